@@ -7,9 +7,11 @@ import json
 import pytest
 import torch
 
+from bitcycle.gpu import driver
 from bitcycle.kernels.base import KERNELS
 from bitcycle_lab.cli.main import main
-from bitcycle_lab.doctor import examine, find_device
+from bitcycle_lab.doctor import examine, find_device, rounding
+from bitcycle_lab.doctor.check import Device
 from bitcycle_lab.doctor.times import heads, linear
 from tests.bitcycle_lab.doctor.kernels import SlightlyWrong
 from tests.bitcycle_lab.doctor.small import make_small
@@ -50,3 +52,22 @@ def test_a_wrong_kernel_is_exit_code_1(monkeypatch, tmp_path, capsys):
     data = json.loads((tmp_path / "bitcycle-doctor.json").read_text())
     assert data["device"] == "cuda:0"
     assert data["failed"] == ["wrong"]
+
+
+@pytest.fixture
+def two_rounded(monkeypatch):
+    """Two cases of the rounding, on one small tensor."""
+    names = ("wageubn 3", "mxfp4")
+    cases = [case for case in rounding._cases() if case[1] in names]
+    monkeypatch.setattr(rounding, "_cases", lambda: cases)
+    monkeypatch.setattr(rounding, "_tensors", lambda device: [torch.randn(5, 33).to(device)])
+
+
+@pytest.mark.parametrize("rounding", ["triton"], indirect=True)
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_torch_is_not_compared_with_itself(two_rounded, monkeypatch, is_left_out):
+    if is_left_out:
+        monkeypatch.setattr(driver, "is_available", lambda x, *dtypes: False)
+    found = rounding.check_rounding(Device(torch.device("cuda", 0)))
+    outcomes = {check.bits: check.outcome for check in found}
+    assert outcomes == {"wageubn 3": "not run", "mxfp4": "failed" if is_left_out else "passed"}

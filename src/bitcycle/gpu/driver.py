@@ -26,6 +26,7 @@ NUM_WARPS = 4
 
 _reads_cpu_tensors = False  # set by tests, which run Triton's interpreter
 _failed: dict[str, str] = {}  # names of kernels, and why
+num_launches = 0  # in this process
 
 
 def is_available(x: Tensor, *dtypes: torch.dtype) -> bool:
@@ -101,6 +102,7 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     nothing more, whichever kernel it is from: it is noticed late. (A kernel that needs more shared
     memory than the device has fails to start.)
     """
+    global num_launches
     name = kernel.__name__.removeprefix("_")
     if name in _failed:
         return False
@@ -126,6 +128,7 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
             stacklevel=2,
         )
         return False
+    num_launches += 1
     return True
 
 

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         target = _target(arguments.output or DEFAULT_NAME)
     layers = () if arguments.quick else timed_layers(device)
     show = "quiet" if arguments.json else "auto"
-    steps = count_steps(layers)
+    steps = count_steps(device, layers)
     with make_reporter(show, log_file=None, title="doctor", total_steps=steps) as reporter:  # type: ignore[arg-type]
         report = examine(device, layers=layers, say=reporter.say, advance=reporter.advance)
     print(json.dumps(report.to_dict(), indent=2) if arguments.json else f"\n{report}", flush=True)

@@ -43,23 +43,36 @@ class Device:
     def run(self, by: str, what: str, bits: str, compare: Callable[[], float | None]) -> Check:
         """The check of a comparison: the error as a share of its bound, or a failure.
 
-        `compare` returns None where there is nothing to compare, and raises a ValueError for bits
-        that a kernel refuses.
+        `compare` returns None where a comparison has no measure. Any error but too little memory
+        is a failure.
         """
         if self.lost_by:
-            reason = f"{self.torch} no longer answers after {self.lost_by}"
-            return Check(by=by, what=what, bits=bits, outcome="not run", reason=reason)
+            return Check(by=by, what=what, bits=bits, outcome="not run", reason=self.lost_reason)
         try:
             error = compare()
         except Exception as failure:
-            if not self._answers():
-                self.lost_by = f"{by}, {what} {bits}".strip()
-            reason = first_line(failure)
-            return Check(by=by, what=what, bits=bits, outcome="failed", reason=reason)
+            return self.fail(by, what, bits, failure)
         if error is None or error <= 1:
             return Check(by=by, what=what, bits=bits, error=error)
         reason = f"off by {error:.3g} times what is allowed"
         return Check(by=by, what=what, bits=bits, outcome="failed", error=error, reason=reason)
+
+    def fail(self, by: str, what: str, bits: str, error: Exception) -> Check:
+        """What an error says of a check: too little memory is no failure.
+
+        The device may be lost by it.
+        """
+        reason = first_line(error)
+        if isinstance(error, torch.OutOfMemoryError):
+            return Check(by=by, what=what, bits=bits, outcome="not run", reason=reason)
+        if not self._answers():
+            self.lost_by = f"{by}, {what} {bits}".strip()
+        return Check(by=by, what=what, bits=bits, outcome="failed", reason=reason)
+
+    @property
+    def lost_reason(self) -> str:
+        """Why nothing more runs on the device."""
+        return f"{self.torch} no longer answers after {self.lost_by}"
 
     def _answers(self) -> bool:
         try:

@@ -49,11 +49,21 @@ def describe_machine() -> dict[str, Any]:
             "convolution": torch.backends.cudnn.allow_tf32,
         },
         "switches": {
-            name: value
+            name: _without_folder(value)
             for name, value in sorted(os.environ.items())
             if name.startswith(PREFIX) or name in OTHER_SWITCHES
         },
     }
+
+
+def _without_folder(value: str) -> str:
+    """The last part of a path; a folder may have any name, with spaces too.
+
+    >>> _without_folder("tables of Ada/kernels.csv")
+    '…/kernels.csv'
+    """
+    parts = value.replace(os.sep, "/").rstrip("/").rsplit("/", 1)
+    return f"…/{parts[1]}" if len(parts) > 1 else value
 
 
 def reason_without_gpu() -> str | None:

@@ -55,6 +55,8 @@ CASES = (
     LayerCase("convolution of 1 dimension", lambda: nn.Conv1d(13, 17, 5), ((3, 13, 40),)),
     LayerCase("transposed convolution", lambda: nn.ConvTranspose2d(12, 10, 3, 2), ((3, 12, 7, 6),)),
 )
+# many tiles of every product
+GPU_CASES = (LayerCase("large linear", lambda: nn.Linear(1024, 1024), ((2048, 1024),)),)
 NODES, RECURRENT = "linear of nodes", "recurrent"
 
 
@@ -150,7 +152,7 @@ def check_products(device: Device, advance: Callable[[], None] = lambda: None) -
     """A check per kernel, layer and bits; one that says so for a kernel that cannot run here."""
     found: dict[str, list[Check]] = {name: [] for name in KERNELS}
     running = _running(device.torch, found)
-    for case, bits, rule in _layer_cases():
+    for case, bits, rule in _layer_cases(device.torch):
         exact: Callable[[], _Reference] = functools.cache(
             functools.partial(_Reference, case, bits, rule, device.torch)
         )
@@ -168,9 +170,9 @@ def check_products(device: Device, advance: Callable[[], None] = lambda: None) -
     return [check for checks in found.values() for check in checks]
 
 
-def count_products() -> int:
+def count_products(device: torch.device) -> int:
     """The number of calls of `advance`."""
-    return sum(1 for _ in _layer_cases())
+    return sum(1 for _ in _layer_cases(device))
 
 
 def _running(device: torch.device, found: dict[str, list[Check]]) -> list[str]:
@@ -195,13 +197,13 @@ def _nodes() -> list[LayerCase]:
     return [LayerCase(NODES, lambda: build()[0], tuple(tuple(x.shape) for x in build()[1]))]
 
 
-def _layer_cases() -> Iterator[tuple[LayerCase, PlainBits, str | Quantizer]]:
+def _layer_cases(device: torch.device) -> Iterator[tuple[LayerCase, PlainBits, str | Quantizer]]:
     """Layers, bits and what rounds to them.
 
     With a second grid for the weight of grad_input a kernel forms each product by itself, also
     where it has one call for a direction of the layer.
     """
-    for case in (*CASES, *_nodes()):
+    for case in (*CASES, *_nodes(), *(GPU_CASES if device.type == "cuda" else ())):
         yield from ((case, bits, quantizer_for([bits])) for bits in all_bits())
         yield case, MAX_CODE_BITS, SBM(grad_input_weight="per_input_channel")
 

@@ -16,7 +16,7 @@ from bitcycle_lab.doctor.machine import describe_machine, reason_without_gpu
 from bitcycle_lab.doctor.products import check_products, count_products
 from bitcycle_lab.doctor.report import Report
 from bitcycle_lab.doctor.rounding import check_rounding, count_rounding
-from bitcycle_lab.doctor.times import TimedLayer, measure_times, timed_layers
+from bitcycle_lab.doctor.times import LayerTime, TimedLayer, measure_times, timed_layers
 
 
 def find_device(name: str | None) -> torch.device:
@@ -39,9 +39,10 @@ def find_device(name: str | None) -> torch.device:
     return torch.device("cuda", index)
 
 
-def count_steps(layers: Sequence[TimedLayer]) -> int:
+def count_steps(device: torch.device, layers: Sequence[TimedLayer]) -> int:
     """The number that the last call of `advance` has."""
-    return count_sizes() + count_rounding() + count_products() + len(layers)
+    own = count_sizes(device) + count_rounding() + count_products(device)
+    return own + len(layers)
 
 
 def examine(
@@ -64,15 +65,16 @@ def examine(
     with warnings.catch_warnings(), torch.random.fork_rng([]), torch.enable_grad():
         warnings.simplefilter("ignore", BitcycleWarning)  # the report has what they say
         say(f"[1/4] kernels that auto chooses on {device}")
-        choices = choose_kernels(device, step)
+        choices, checks = choose_kernels(examined, step)
         say("[2/4] rounding")
-        checks = check_rounding(examined, step)
+        checks += check_rounding(examined, step)
         say("[3/4] products")
         checks += check_products(examined, step)
-        times = []
+        times: list[LayerTime] = []
         if own and not examined.lost_by:
             say("[4/4] times")
-            times = measure_times(examined, own, advance=step)
+            times, failed = measure_times(examined, own, advance=step)
+            checks += failed
     checks += [
         Check(by=f"GPU kernel {name}", what="start", outcome="failed", reason=reason)
         for name, reason in driver.failures().items()

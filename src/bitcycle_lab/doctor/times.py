@@ -14,8 +14,8 @@ from bitcycle.formats.catalogue import FORMATS
 from bitcycle.kernels.base import AUTO, KERNELS
 from bitcycle.matmul import MatMul
 from bitcycle.model_precision import set_precision
-from bitcycle_lab.bench.result import time_interleaved
-from bitcycle_lab.doctor.check import Device, first_line
+from bitcycle_lab.bench.result import Timing, time_interleaved
+from bitcycle_lab.doctor.check import Check, Device
 from bitcycle_lab.doctor.choices import precision_of
 
 FLOAT, AUTOCAST = "float32", "bfloat16 autocast"
@@ -81,9 +81,25 @@ def measure_times(
     *,
     repeats: int = REPEATS,
     advance: Callable[[], None] = lambda: None,
-) -> list[LayerTime]:
-    """The times of all kernels that run on the device, in turn."""
+) -> tuple[list[LayerTime], list[Check]]:
+    """The times of all kernels that run on the device, in turn, and what failed.
+
+    Too little memory is no failure.
+    """
     found: list[LayerTime] = []
+    failed: list[Check] = []
+
+    def leave_out(layer: str, kernel: str, bits: str, error: Exception) -> None:
+        check = device.fail(kernel, layer, bits, error)
+        if check.outcome == "failed":
+            failed.append(check)
+        found.append(LayerTime(layer=layer, kernel=kernel, bits=bits, reason=check.reason))
+
+    running = ["", ""]  # kernel and bits
+
+    def prepare(name: str) -> None:
+        running[:] = name.split("\n")
+
     for layer in layers:
         steps: dict[tuple[str, str], LayerStep] = {}
         for kernel, bits in _variants(device.torch):
@@ -91,12 +107,22 @@ def measure_times(
             try:
                 steps[key] = LayerStep(layer, kernel, bits, device.torch)
                 steps[key]()
-            except Exception as error:  # too little memory, or a kernel that fails
+            except Exception as error:
                 steps.pop(key, None)
-                reason = first_line(error)
-                found.append(LayerTime(layer=layer.text, kernel=kernel, bits=key[1], reason=reason))
-        named = {" ".join(key): step for key, step in steps.items()}
-        timings = time_interleaved(named, repeats=repeats, budget=BUDGET)
+                leave_out(layer.text, *key, error)
+            if device.lost_by:
+                return found, failed
+        timings: dict[str, Timing] = {}
+        while steps and not timings:  # again without a kernel that raises
+            named = {"\n".join(key): step for key, step in steps.items()}
+            try:
+                timings = time_interleaved(named, repeats=repeats, budget=BUDGET, prepare=prepare)
+            except Exception as error:
+                kernel, text = running
+                del steps[kernel, text]
+                leave_out(layer.text, kernel, text, error)
+                if device.lost_by:
+                    return found, failed
         for (kernel, text), timing in zip(steps, timings.values(), strict=True):
             found.append(
                 LayerTime(
@@ -108,7 +134,7 @@ def measure_times(
                 )
             )
         advance()
-    return found
+    return found, failed
 
 
 def _variants(device: torch.device) -> list[tuple[str, PlainBits]]:
@@ -135,6 +161,7 @@ class LayerStep:
             quantize_model(self._model, kernel=kernel)
             set_precision(self._model, precision_of(bits))
         self._model.to(device)
+        self.kernel = kernel
         self._is_autocast, self._error = kernel == AUTOCAST, torch.empty(0)
 
     def __call__(self) -> None:

@@ -15,6 +15,7 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out most layers, sizes and bits; what remains runs as it is."""
     layers = [case for case in products.CASES if case.name in NAMES]
     monkeypatch.setattr(products, "CASES", layers)
+    monkeypatch.setattr(products, "GPU_CASES", ())
     few = [8, 16, FORMATS["bf16"], FORMATS["nvfp4"]]
     for module in (choices, products):
         monkeypatch.setattr(module, "all_bits", lambda: few)
@@ -23,4 +24,4 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounding, "list_formats", lambda: [FORMATS["mxfp4"], FORMATS["fp8"]])
     linear = [case for case in cases() if case.layer == "linear"][:3]
     for module in (choices, products):
-        monkeypatch.setattr(module, "cases", lambda: linear)
+        monkeypatch.setattr(module, "cases", lambda device=None: linear)

@@ -89,3 +89,16 @@ def test_names_of_user_and_machine_are_left_out(monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     found = without_names("user ada on laptop7.example.org, laptop7, adagrad")
     assert found == "user … on …, …, adagrad"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("my tables/of Ada/kernels.csv", "…/kernels.csv"),
+        ("/srv/Ada Lovelace/my kernels.csv", "…/my kernels.csv"),
+        ("0,1", "0,1"),
+    ],
+)
+def test_of_a_path_in_a_switch_the_last_part_remains(monkeypatch, value, expected):
+    monkeypatch.setenv("BITCYCLE_KERNEL_TABLE", value)
+    assert describe_machine()["switches"]["BITCYCLE_KERNEL_TABLE"] == expected
