@@ -55,7 +55,7 @@ CASES = (
     LayerCase("convolution of 1 dimension", lambda: nn.Conv1d(13, 17, 5), ((3, 13, 40),)),
     LayerCase("transposed convolution", lambda: nn.ConvTranspose2d(12, 10, 3, 2), ((3, 12, 7, 6),)),
 )
-# many tiles of every product
+# many tiles of every product; at one number of bits, as float64 takes long
 GPU_CASES = (LayerCase("large linear", lambda: nn.Linear(1024, 1024), ((2048, 1024),)),)
 NODES, RECURRENT = "linear of nodes", "recurrent"
 
@@ -203,9 +203,11 @@ def _layer_cases(device: torch.device) -> Iterator[tuple[LayerCase, PlainBits, s
     With a second grid for the weight of grad_input a kernel forms each product by itself, also
     where it has one call for a direction of the layer.
     """
-    for case in (*CASES, *_nodes(), *(GPU_CASES if device.type == "cuda" else ())):
+    for case in (*CASES, *_nodes()):
         yield from ((case, bits, quantizer_for([bits])) for bits in all_bits())
         yield case, MAX_CODE_BITS, SBM(grad_input_weight="per_input_channel")
+    for case in GPU_CASES if device.type == "cuda" else ():
+        yield case, MAX_CODE_BITS, quantizer_for([MAX_CODE_BITS])
 
 
 class _Reference:

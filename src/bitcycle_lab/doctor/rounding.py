@@ -148,7 +148,8 @@ def _numbers(q: Quantized) -> _Result:
 
 
 def _key(x: Tensor) -> Tensor:
-    with PlainTorch():  # its launch is none of what it is a key for
+    # its launch is none of what it is a key for
+    with PlainTorch():  # type: ignore[no-untyped-call]
         return noise_key(_clock(x))
 
 
