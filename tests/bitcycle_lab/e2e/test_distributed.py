@@ -1,4 +1,4 @@
-"""Runs of two processes, started by torchrun as a user would."""
+"""Runs of two processes: started by torchrun as a user would, or forked where that is the same."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from typing import Any
 import pytest
 import yaml
 from safetensors.torch import load_file
+
+import bitcycle as bc
+from bitcycle_lab.train import loop, run
+from bitcycle_lab.train.config_file import read_config
+from bitcycle_lab.train.final_evaluation import weights_digest
+from tests.bitcycle.distributed.launch import run_together
 
 pytestmark = pytest.mark.slow
 
@@ -47,13 +53,11 @@ def write_config(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def start(folder: Path, argv: list[str], *, num_processes: int) -> subprocess.Popen[str]:
-    """`bitcycle` with these arguments; a script when the first of them is a path."""
-    program = argv if argv[0].endswith(".py") else ["-m", "bitcycle", *argv]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    begin = [*launcher, str(num_processes)] if num_processes > 1 else []
+def start(folder: Path, *argv: str) -> subprocess.Popen[str]:
+    """`bitcycle` with these arguments in two processes of torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [sys.executable, *begin, *program],
+        [sys.executable, *launcher, "-m", "bitcycle", *argv],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -72,24 +76,16 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def run_script(folder: Path, source: str, config: Path) -> None:
-    """The script in two processes, with the configuration as its argument."""
-    script = folder / "script.py"
-    script.write_text(source)
-    code, _, err = finish(start(folder, [str(script), str(config)], num_processes=2))
-    assert code == 0, err
-
-
 def trained(folder: Path, *, num_processes: int, **changes: Any) -> Path:
-    """The folder of a run that went through."""
+    """The folder of a run that went through, in forked processes."""
     folder.mkdir()
     path = write_config(folder, **changes)
-    code, out, err = finish(
-        start(folder, ["train", str(path), "--quiet"], num_processes=num_processes)
-    )
-    assert code == 0, err
-    assert len(out.splitlines()) == 2  # said once, not by every process
+    run_together(train, num_processes, folder, has_group=False, config=path)
     return folder / "runs" / "dist-seed0"
+
+
+def train(config: str) -> None:
+    run(read_config(config), show="quiet")
 
 
 def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
@@ -104,10 +100,15 @@ def result_of(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The same run in one process and in two."""
+    """The same run in one process and in two of torchrun."""
     folder = tmp_path_factory.mktemp("pair")
     one = trained(folder / "one", num_processes=1)
-    return one, trained(folder / "two", num_processes=2)
+    (folder / "two").mkdir()
+    path = write_config(folder / "two")
+    code, out, err = finish(start(folder / "two", "train", str(path), "--quiet"))
+    assert code == 0, err
+    assert len(out.splitlines()) == 2  # said once, not by every process
+    return one, folder / "two" / "runs" / "dist-seed0"
 
 
 def test_two_processes_train_what_one_trains(pair):
@@ -156,26 +157,18 @@ def test_only_one_process_writes(pair):
     assert names[0] == names[1]
 
 
-WATCHED = """
-import json, os, sys
-import bitcycle as bc
-import bitcycle_lab.train.loop as loop
-from bitcycle_lab.train import run
-from bitcycle_lab.train.config_file import read_config
-from bitcycle_lab.train.final_evaluation import weights_digest
+def watched(config: str) -> dict[str, Any]:
+    """The bits of every step of a run, and its weights."""
+    seen, models, train_step = [], [], loop.train_step
 
-seen, models, train_step = [], [], loop.train_step
+    def watching(session: Any, micro_batches: Any) -> None:
+        seen.append(str(bc.get_precision(session.model)))
+        models[:] = [session.model]
+        train_step(session, micro_batches)
 
-def watched(session, micro_batches):
-    seen.append(str(bc.get_precision(session.model)))
-    models[:] = [session.model]
-    train_step(session, micro_batches)
-
-loop.train_step = watched
-run(read_config(sys.argv[1]))
-with open(f"rank{os.environ['RANK']}.json", "w") as file:
-    json.dump({"bits": seen, "weights": weights_digest(models[0])}, file)
-"""
+    loop.train_step = watching  # of this process, which ends
+    run(read_config(config))
+    return {"bits": seen, "weights": weights_digest(models[0])}
 
 
 def test_processes_agree_on_weights_and_on_bits_that_follow_the_training(tmp_path):
@@ -184,15 +177,15 @@ def test_processes_agree_on_weights_and_on_bits_that_follow_the_training(tmp_pat
         "forward": "plateau:3-20:window=1:patience=0:threshold=0",  # every single loss counts
         "backward": "noise:2,4,8:every=5",
     }
-    run_script(tmp_path, WATCHED, write_config(tmp_path, precision=precision))
-    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    path = write_config(tmp_path, precision=precision)
+    first, second = run_together(watched, 2, tmp_path, has_group=False, config=path)
     assert first == second
     assert len(set(first["bits"])) > 4
 
 
 def test_every_process_has_the_same_bits_and_weights_and_again_the_same(pair, tmp_path):
-    run_script(tmp_path, WATCHED, write_config(tmp_path))
-    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    path = write_config(tmp_path)
+    first, second = run_together(watched, 2, tmp_path, has_group=False, config=path)
     assert first == second
     assert len(set(first["bits"])) == 6  # 3 to 8
     assert first["weights"] == result_of(pair[1])["weights_sha256"]
@@ -201,7 +194,7 @@ def test_every_process_has_the_same_bits_and_weights_and_again_the_same(pair, tm
 def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(pair, tmp_path):
     path = write_config(tmp_path)
     run = tmp_path / "runs" / "dist-seed0"
-    process = start(tmp_path, ["train", str(path), "--quiet"], num_processes=2)
+    process = start(tmp_path, "train", str(path), "--quiet")
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -212,7 +205,7 @@ def test_a_run_stopped_by_sigterm_resumes_to_the_same_weights(pair, tmp_path):
     assert code != 0
     assert err.count("bitcycle: stopped at step") == 1
     assert not (run / "result.json").exists()
-    code, out, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
+    code, out, err = finish(start(tmp_path, "resume", str(run)))
     assert code == 0, err
     assert out.count("resumed at step") == 1
     assert result_of(run)["weights_sha256"] == result_of(pair[1])["weights_sha256"]
@@ -243,7 +236,7 @@ def test_all_processes_find_the_same_lower_end(tmp_path):
 
 def test_a_folder_that_is_taken_ends_all_processes_with_one_message(pair, tmp_path):
     path = write_config(tmp_path, output=str(pair[1].parent))
-    code, out, err = finish(start(tmp_path, ["train", str(path)], num_processes=2))
+    code, out, err = finish(start(tmp_path, "train", str(path)))
     assert code != 0
     assert out == ""
     assert err.count("bitcycle: error: ") == 1
@@ -257,28 +250,20 @@ def test_a_run_that_another_process_holds_ends_all_with_one_message(pair, tmp_pa
     (run / "result.json").unlink()
     with (run / ".lock").open("a+") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        code, _, err = finish(start(tmp_path, ["resume", str(run)], num_processes=2))
+        code, _, err = finish(start(tmp_path, "resume", str(run)))
     assert code != 0
     assert err.count("another process trains this run") == 1
 
 
-CATCHING = """
-import os, sys
-from bitcycle_lab.train import run
-from bitcycle_lab.train.config_file import read_config
-
-try:
-    run(read_config(sys.argv[1]))
-except ValueError as error:
-    with open(f"rank{os.environ['RANK']}.txt", "w") as file:
-        file.write(str(error))
-"""
+def caught(config: str) -> str:
+    with pytest.raises(ValueError, match="is not empty") as error:
+        run(read_config(config))
+    return str(error.value)
 
 
 def test_run_raises_in_every_process(tmp_path):
     (tmp_path / "runs" / "dist-seed0").mkdir(parents=True)
     (tmp_path / "runs" / "dist-seed0" / "notes.txt").write_text("mine")
-    run_script(tmp_path, CATCHING, write_config(tmp_path))
-    texts = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
-    assert "is not empty" in texts[0]
+    path = write_config(tmp_path)
+    texts = run_together(caught, 2, tmp_path, has_group=False, config=path)
     assert texts[0] == texts[1]
