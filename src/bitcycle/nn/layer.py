@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,13 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         self._traced = self._traced_simulate = None
         self._plans.clear()
 
-    def note_device(self, before: str) -> None:
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = self.control.device.type
+        super()._apply(fn, recurse)
+        self._note_device(before)
+        return self
+
+    def _note_device(self, before: str) -> None:
         """Decide "auto" anew on another type of device, and say what a kernel is there."""
         now = self.control.device.type
         if "meta" in (before, now) or before == now:

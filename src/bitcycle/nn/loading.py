@@ -30,7 +30,6 @@ class OwnBuffers(ActivationRanges, Clock):
                 self._buffers[name] = buffer.to(device)
         self._range_version = None  # a new tensor, or a state that was loaded into the old one
         self._plans.clear()
-        self.note_device(own["control"].device.type)
         self.write_control()
         return self
 
