@@ -3,8 +3,6 @@
 import csv
 import json
 import random
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -15,6 +13,7 @@ from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.train import CheckpointConfig, EvalConfig, TrackingConfig, resume, run
 from tests.bitcycle_lab.e2e.commands import ENVIRONMENT
 from tests.bitcycle_lab.train.small import Killed, folder_of, kill_before_step, metrics_of, traces
+from tests.forking import run_command
 
 BASE = "wikitext2-transformer"
 STEPS = 12
@@ -105,15 +104,12 @@ def test_an_export_says_what_it_cannot_express(root, tmp_path):
 @pytest.mark.slow
 def test_the_study_of_formats_trains_every_method_and_compares_them_with_bf16(root, tmp_path):
     words = [
-        "study", "run", "formats-small", "--seeds", "0", "1", "--output", str(tmp_path), "--quiet",
+        "study", "run", "formats-small", "--seeds", "0", "--output", str(tmp_path), "--quiet",
         "--steps", "16", "--data.root", str(root), "--data.batch_size", "4",
         "--data.eval_batch_size", "4", "--data.sequence_length", "16",
         "--data.cache_dir", str(root / "cache"),
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "bitcycle", *words],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+    done = run_command(words, tmp_path, env=ENVIRONMENT, timeout=500)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "studies" / "formats-small" / "table.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests import forking
 from tests.bitcycle_lab.e2e.commands import ENVIRONMENT, process, wait_until
 from tests.bitcycle_lab.train.small import traces
 
@@ -40,10 +39,7 @@ def study(tmp_path):
 
 
 def run_command(*arguments):
-    command = [sys.executable, "-m", "bitcycle", "study", *arguments]
-    return subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False
-    )
+    return forking.run_command(["study", *arguments], Path.cwd(), env=ENVIRONMENT, timeout=500)
 
 
 def runs_of(output):
