@@ -2,7 +2,7 @@
 
 >>> from bitcycle_lab.study import find_study
 >>> [method.label for method in find_study("demo").methods]
-['float32', 'static 8/8', 'CPT 3-8/8', 'static 3/8']
+['float32', 'static 8/8', 'CPT 4-8/8']
 """
 
 from bitcycle.lazy import lazy_package

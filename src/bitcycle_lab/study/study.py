@@ -163,7 +163,7 @@ def plain_name(config: RunConfig) -> str:
     >>> from bitcycle_lab.study.study_file import find_study
     >>> run = next(find_study("demo").runs("runs"))
     >>> run.config.name == plain_name(run.config), plain_name(run.config)
-    (False, 'digits-float32')
+    (False, 'digits-wide-float32')
     """
     return config.name.removesuffix(_id_suffix(config))
 
