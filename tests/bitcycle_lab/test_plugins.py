@@ -188,6 +188,7 @@ def test_a_run_of_things_of_your_own_is_trained_and_resumed_by_the_same_option(f
     assert "accuracy" in resumed.stdout
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_study_receive_it(folder):
     (folder / "study.yaml").write_text(STUDY, encoding="utf-8")
     options = ("--jobs", "1", "--quiet", "--import", "own_things.py")

@@ -33,6 +33,7 @@ def test_a_run_is_the_same_again(tmp_path):
     assert first == second
 
 
+@pytest.mark.slow
 def test_inside_autocast_processes_end_with_the_same_weights(tmp_path):
     first, second = run_together(train, 2, tmp_path, way="ddp", is_autocast=True, **NOISY)
     assert first["weights"] == second["weights"]
