@@ -215,12 +215,14 @@ def recorded_kernel(
     kernel = make_kernel(name)
     if kernel.name == "gpu":
         why = driver.missing_reason() if device_type == "cuda" else f"the model is on {device_type}"
-        if has_gpu_kernels and why is not None:
+        if has_gpu_kernels == (why is None):
+            return kernel
+        if has_gpu_kernels:
             raise ValueError(
                 f"the run began with kernel 'gpu' and cannot resume here: {why}; resume it on a "
                 "GPU that Triton drives, or begin another with kernel 'simulate'"
             )
-        return kernel if has_gpu_kernels else make_kernel("simulate")
+        return make_kernel("simulate")
     if kernel.name != "native":
         return kernel
     if has_library == (instruction_set() is not None):
