@@ -87,6 +87,11 @@ class Bits:
         return self.plain.numbers if isinstance(self.plain, Format) else (0, 0, 0)
 
     @property
+    def stored_as(self) -> str | None:
+        """The element of tensor cores that has every value of the format (`Format.stored_as`)."""
+        return self.plain.stored_as if isinstance(self.plain, Format) else None
+
+    @property
     def block(self) -> int | None:
         """How many elements of a format share a scale; None where they have none of their own."""
         return self.plain.block if isinstance(self.plain, Format) else None

@@ -46,6 +46,7 @@ from bitcycle.patterns import (
 )
 from bitcycle.precision import Precision, check_max_bits
 from bitcycle.quantizers.base import Quantizer, make_quantizer
+from bitcycle.quantizers.blocks import BlockQuantizer
 from bitcycle.tables import THE_MODEL
 
 _LOG = logging.getLogger("bitcycle")
@@ -211,6 +212,8 @@ def _choose_kernel(name: str, rules: Quantizer, device: torch.device | None) -> 
         notes = [] if name == "auto" else float_products(kernel, rules)
         return kernel, "; ".join([reason, *notes])
     why = f"{type(rules).__name__} has no integer codes"
+    if isinstance(rules, BlockQuantizer) and (name == "auto" or kernel.takes_scaled):
+        return kernel, reason  # tensor cores may multiply its formats
     if name == "auto":
         return make_kernel("simulate"), f"auto: {why}"
     return kernel, f"{reason}; multiplies floats: {why}" if kernel.takes_codes else reason

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
-from bitcycle.bits import Bits, PlainBits, order
+from bitcycle.bits import Bits, PlainBits, has_format, order
 from bitcycle.model_precision import describe_bits, quantized_layers, rounded_roles
 from bitcycle.nn.control import advance_clocks
 from bitcycle.nn.layer import QuantizedLayer
@@ -318,11 +318,13 @@ class PrecisionScheduler:
     def _announce_tops(self) -> None:
         """Announce the most bits of the run to each layer before it gets the first ones."""
         most = {schedule: _most_bits(schedule, self.total_steps) for schedule in self._schedules}
-        bf16_schedules = {each for each in self._schedules if _has_bf16(each, self.total_steps)}
+        formats = {schedule: _formats(schedule, self.total_steps) for schedule in self._schedules}
         for layer, number in zip(self._layers, self._group_of, strict=True):
             by_role = dict(zip(ROLES, self._groups[number], strict=True))
-            bf16_roles = frozenset(r for r, each in by_role.items() if each in bf16_schedules)
-            layer.expect_bits({r: most[schedule] for r, schedule in by_role.items()}, bf16_roles)
+            layer.expect_bits(
+                {role: most[schedule] for role, schedule in by_role.items()},
+                {role: formats[schedule] for role, schedule in by_role.items()},
+            )
 
     def _check_converted(self) -> None:
         for name, layer in zip(self._names, self._layers, strict=True):
@@ -467,8 +469,9 @@ def _most_bits(schedule: Schedule, total_steps: int) -> int:
     return max(Bits.of(bits).grid_bits for bits in schedule.bit_widths(total_steps))
 
 
-def _has_bf16(schedule: Schedule, total_steps: int) -> bool:
-    """Whether some step is at the level bf16."""
-    if Bits.of(schedule.high).order < 16:  # the usual case, without a list of all steps
-        return False
-    return any(Bits.of(bits).is_bf16 for bits in schedule.bit_widths(total_steps))
+def _formats(schedule: Schedule, total_steps: int) -> frozenset[Bits]:
+    """The formats of a run."""
+    if not has_format(schedule.levels):  # the usual case, without a list of all steps
+        return frozenset()
+    found = map(Bits.of, schedule.bit_widths(total_steps))
+    return frozenset(bits for bits in found if bits.is_format)

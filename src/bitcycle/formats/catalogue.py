@@ -66,6 +66,25 @@ class Format:
             step *= 2
         return tuple(sorted(value for value in found if value <= self.max_value))
 
+    @property
+    def stored_as(self) -> str | None:
+        """The element of tensor cores that has every value of this one; None if there is none.
+
+        >>> [parse_format(name).stored_as for name in ("mxfp4", "e5m2", "nvfp4", "mxint8", "bf16")]
+        ['e4m3', 'e5m2', 'e2m1', None, None]
+        """
+        types = {"fp8": ("e4m3", "e5m2"), "mx": ("e4m3", "e5m2"), "nvfp4": ("e2m1",)}
+        return next((t for t in types.get(self.kind, ()) if self._is_within(*_ELEMENTS[t])), None)
+
+    def _is_within(self, mantissa: int, min_exponent: int, max_value: float) -> bool:
+        """Whether another element has every value of this one."""
+        least = self.min_exponent - self.mantissa  # the exponent of the smallest step
+        return (
+            self.mantissa <= mantissa
+            and least >= min_exponent - mantissa
+            and self.max_value <= max_value
+        )
+
     def describe(self) -> str:
         """One line: elements, and the scale.
 

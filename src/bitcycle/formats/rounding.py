@@ -170,10 +170,10 @@ def round_elements(
         if made is not None:
             return made if is_in_order else in_layout_of(x, made)
     if own:
-        _flag(x, flag)
+        flag_if_not_finite(x, flag)
     x = x.to(torch.float32)
-    rounded = _round_element(x, numbers, _noise(x.shape, key))
-    return torch.where(_magnitude(x) >= _INFINITE, x, rounded)
+    rounded = round_element(x, numbers, noise_of(x.shape, key))
+    return torch.where(magnitude(x) >= _INFINITE, x, rounded)
 
 
 _BF16_MAX = torch.finfo(torch.bfloat16).max
@@ -196,7 +196,7 @@ def to_bf16(x: Tensor, flag: Tensor | None = None) -> Tensor:
     made: Tensor | None = fused and fused.to_bf16(x if is_dense(x) else x.contiguous(), flag)
     if made is not None:
         return made
-    _flag(x, flag)
+    flag_if_not_finite(x, flag)
     if is_half:
         return x
     rounded = x.to(torch.bfloat16)
@@ -253,7 +253,7 @@ def round_blocks(
         if out is not None:
             return out if x.is_contiguous() or signs is not None else in_layout_of(x, out)
     if own:
-        _flag(x, flag)
+        flag_if_not_finite(x, flag)
     x = x.to(torch.float32)
     if signs is not None:
         x = hadamard(x, dims[0], signs)
@@ -314,12 +314,12 @@ def _fused(x: Tensor, flag: Tensor | None) -> tuple[Any, dict[str, Tensor]]:
     Kernels write it as they round.
     """
     if native.is_available(x, torch.float32):
-        _flag(x, flag)
+        flag_if_not_finite(x, flag)
         return native, {}
     return blocks_for(x, *FLOATS), {} if flag is None else {"flag": flag}
 
 
-def _flag(x: Tensor, flag: Tensor | None) -> None:
+def flag_if_not_finite(x: Tensor, flag: Tensor | None) -> None:
     """Turn a float32 number NaN if an element is not finite."""
     if flag is not None:
         low, high = value_range(x)
@@ -335,7 +335,7 @@ def _readable(x: Tensor) -> Tensor:
 # -- plain torch ----------------------------------------------------------------------------------
 
 
-def _magnitude(x: Tensor) -> Tensor:
+def magnitude(x: Tensor) -> Tensor:
     """The bits of |x|; they grow with it, and those of infinity and NaN are the largest."""
     return x.view(torch.int32) & _MAGNITUDE
 
@@ -345,15 +345,15 @@ def _power(exponent: Tensor) -> Tensor:
     return ((exponent + 127) << 23).clamp_min(0x400000).view(torch.float32)
 
 
-def _noise(shape: Sequence[int], key: Tensor | None) -> Tensor | None:
+def noise_of(shape: Sequence[int], key: Tensor | None) -> Tensor | None:
     """The noise of every element, by its row-major number."""
     return None if key is None else uniform(element_index(shape, key.device), key)
 
 
-def _round_element(y: Tensor, numbers: Tensor, noise: Tensor | None) -> Tensor:
+def round_element(y: Tensor, numbers: Tensor, noise: Tensor | None) -> Tensor:
     """element(y) of the formula, for finite y."""
     mantissa, min_exponent, top = numbers.unbind()
-    u = _magnitude(y)
+    u = magnitude(y)
     least = (min_exponent + 127) << 23  # bits
     normal = ((u & _FRACTION) | ((mantissa + 127) << 23)).view(torch.float32)
     small = u.view(torch.float32) * _power(-min_exponent) * _power(mantissa)
@@ -378,17 +378,17 @@ def _round_blocks(
     tensor_scale: bool,
     key: Tensor | None,
 ) -> Tensor:
-    shape, noise = x.shape, _noise(x.shape, key)
-    split, inside = _split(x, dims, blocks)
-    amax = _magnitude(split).amax(inside, keepdim=True)
-    factor, back = _scales(amax, numbers, kind, scale, tensor_scale)
-    noise = noise if noise is None else _split(noise, dims, blocks)[0]
-    rounded = _round_element(split * factor, numbers, noise)
+    shape, noise = x.shape, noise_of(x.shape, key)
+    split, inside = split_blocks(x, dims, blocks)
+    amax = magnitude(split).amax(inside, keepdim=True)
+    factor, back = scales_of_blocks(amax, numbers, kind, scale, tensor_scale)
+    noise = noise if noise is None else split_blocks(noise, dims, blocks)[0]
+    rounded = round_element(split * factor, numbers, noise)
     rounded = rounded / back if kind == "fp8" else rounded * back
     return _join(rounded, shape, dims)
 
 
-def _scales(
+def scales_of_blocks(
     amax: Tensor, numbers: Tensor, kind: str, scale: str, tensor_scale: bool
 ) -> tuple[Tensor, Tensor]:
     """What multiplies numbers before their rounding, and after it (fp8: divides); NaN for a NaN."""
@@ -402,16 +402,21 @@ def _scales(
             exponent = (exponent + (a > max_value * _power(exponent))).clamp_max(127)
         factor, back = _power(-exponent), _power(exponent)
     else:
-        if tensor_scale:
-            of_tensor = amax.amax()
-            largest = of_tensor.view(torch.float32)
-            g = _divide(largest, 448.0 * 6.0).clamp_min(_LEAST_TENSOR_SCALE)
-            g = torch.where(of_tensor >= _INFINITE, math.nan, g)
-        else:
-            g = torch.ones_like(max_value)
-        s = _round_e4m3((_divide(a, 6.0) / g).clamp(2.0**-6, 448.0))
+        s, g = nvfp4_scales(amax, tensor_scale)
         factor, back = (1.0 / g) / s, s * g
     return factor, torch.where(amax >= _INFINITE, math.nan, back)
+
+
+def nvfp4_scales(amax: Tensor, tensor_scale: bool) -> tuple[Tensor, Tensor]:
+    """The scales of blocks whose largest magnitudes have these bits, and that of the tensor."""
+    a = amax.view(torch.float32)
+    g = torch.ones((), device=a.device)
+    if tensor_scale:
+        of_tensor = amax.amax()
+        largest = of_tensor.view(torch.float32)
+        g = _divide(largest, 448.0 * 6.0).clamp_min(_LEAST_TENSOR_SCALE)
+        g = torch.where(of_tensor >= _INFINITE, math.nan, g)
+    return _round_e4m3((_divide(a, 6.0) / g).clamp(2.0**-6, 448.0)), g
 
 
 def _divide(x: Tensor, number: float) -> Tensor:
@@ -425,7 +430,7 @@ def _round_e4m3(x: Tensor) -> Tensor:
     return ((u + 0x7FFFF + ((u >> 20) & 1)) & ~0xFFFFF).view(torch.float32)
 
 
-def _split(
+def split_blocks(
     x: Tensor, dims: tuple[int, ...], blocks: tuple[int | None, ...]
 ) -> tuple[Tensor, tuple[int, ...]]:
     """The tensor with (number of blocks, block) in place of each of `dims`; the blocks' places."""

@@ -11,8 +11,8 @@ import functools
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from bitcycle.warnings import BitcycleWarning
 SWITCH = "BITCYCLE_GPU"
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels read
 NUM_WARPS = 4
+
+T = TypeVar("T")
 
 _reads_cpu_tensors = False  # set by tests, which run Triton's interpreter
 _failed: dict[str, str] = {}  # names of kernels, and why
@@ -103,33 +105,47 @@ def launch(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constan
     memory than the device has fails to start.)
     """
     global num_launches
-    name = kernel.__name__.removeprefix("_")
-    if name in _failed:
-        return False
     if any(isinstance(each, Tensor) and each.device != first.device for each in arguments):
         return False  # torch also takes a number from the CPU
     if programs == 0:
         return True
+
+    def start() -> bool:
+        # a fused multiply-add rounds once where the plain functions round twice
+        options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False} | constants
+        kernel[(programs,)](first, *arguments, **options)
+        return True
+
+    is_done = attempt(kernel.__name__.removeprefix("_"), first, start) is not None
+    num_launches += is_done
+    return is_done
+
+
+def attempt(name: str, on: Tensor, call: Callable[[], T]) -> T | None:
+    """The result of a call that runs a kernel on the device of a tensor; None if it fails.
+
+    The rules are those of `launch`. name: of the kernel, in warnings and in the state of a run.
+    """
+    if torch.compiler.is_compiling():
+        return call()
+    if name in _failed:
+        return None
     try:
-        with _on_device(first):
-            # a fused multiply-add rounds once where the plain functions round twice
-            options = {"num_warps": NUM_WARPS, "enable_fp_fusion": False} | constants
-            kernel[(programs,)](first, *arguments, **options)
+        with _on_device(on):
+            return call()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        if first.is_cuda and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(first.device)  # raises if the device is lost
+        if on.is_cuda and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(on.device)  # raises if the device is lost
         _failed[name] = reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(
             f"the GPU kernel {name} failed: {reason}; the run goes on without it; "
             f"{SWITCH}=0 turns the kernels off",
             BitcycleWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        return False
-    num_launches += 1
-    return True
+        return None
 
 
 def leave_out(names: Iterable[str]) -> None:

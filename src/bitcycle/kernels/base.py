@@ -51,6 +51,7 @@ class Kernel(ABC):
     """Multiplies quantized operands. Stateless."""
 
     takes_codes: ClassVar[bool]  # operands of at most 8 bits should come as codes
+    takes_scaled: ClassVar[bool] = False  # formats should come as matrices for tensor cores
 
     name: str
     takes_bf16: bool = False  # operands at the level bf16 should come as bfloat16

@@ -26,7 +26,8 @@ from torch import Tensor
 from bitcycle.gpu import driver
 from bitcycle.kernels import bf16
 from bitcycle.kernels.base import AUTO, KERNELS, Kernel, make_kernel
-from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry
+from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.scaled import reason_against
 from bitcycle.native.library import instruction_set, missing_reason, warn_missing
 from bitcycle.registry import unknown_name
 
@@ -40,6 +41,7 @@ SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 LAYERS = ("linear", "node", "matmul", "convolution", "depthwise", "recurrent")
 # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 TOPS = (4, 7, MAX_CODE_BITS)
+KINDS = ("fp8", "mx", "nvfp4")  # of formats, which tensor cores multiply
 MEASURED, ROOFLINE = "measured", "roofline"  # where a ratio is from
 COLUMNS = ("processor", "layer", "top", "macs_from", "rows_from", "kernel", "ratio", "source")
 # A class without rows takes those of the class it extends: of NVIDIA's, the newest before it, but
@@ -57,15 +59,16 @@ Tops = tuple[int | None, int | None, int | None]  # of act, second operand, erro
 class TableRow:
     """The kernel of a kind of layer from some size on.
 
-    top: the most bits of act and weight. macs_from: multiply-accumulates of the output product from
-    which the row holds. rows_from: the same for its rows (tokens, pixels), each of which meets
-    every weight once: few of them do not pay for laying out the weight. ratio: the time of forward
-    and backward, of `simulate`'s. source: whether it was measured, or is a roofline's.
+    top: the most bits of act and weight, or the kind of their format. macs_from:
+    multiply-accumulates of the output product from which the row holds. rows_from: the same for its
+    rows (tokens, pixels), each of which meets every weight once: few of them do not pay for laying
+    out the weight. ratio: the time of forward and backward, of `simulate`'s. source: whether it was
+    measured, or is a roofline's.
     """
 
     processor: str
     layer: str
-    top: int
+    top: int | str
     macs_from: int
     rows_from: int
     kernel: str
@@ -77,8 +80,9 @@ class TableRow:
             raise unknown_name("layer", self.layer, LAYERS)
         if self.source not in (MEASURED, ROOFLINE):
             raise unknown_name("source", self.source, (MEASURED, ROOFLINE))
-        if self.top not in TOPS:
-            raise ValueError(f"top must be one of {', '.join(map(str, TOPS))}, got {self.top}")
+        if self.top not in (*TOPS, *KINDS):
+            known = ", ".join(map(str, (*TOPS, *KINDS)))
+            raise ValueError(f"top must be one of {known}, got {self.top}")
         if min(self.macs_from, self.rows_from) < 0 or not self.ratio > 0:
             raise ValueError(
                 f"macs_from ({self.macs_from}) and rows_from ({self.rows_from}) must be at least "
@@ -108,7 +112,7 @@ def _parse_rows(lines: Iterable[str]) -> Iterable[TableRow]:
             yield TableRow(
                 processor=processor,
                 layer=layer,
-                top=int(top),
+                top=top if top in KINDS else int(top),
                 macs_from=int(macs_from),
                 rows_from=int(rows_from),
                 kernel=kernel,
@@ -137,18 +141,25 @@ _read_once = functools.cache(read_table)
 
 
 def rows_for(
-    rows: Iterable[TableRow], processor: str, layer: str, top: int
+    rows: Iterable[TableRow], processor: str, layer: str, top: int | str
 ) -> tuple[TableRow, ...]:
     """The rows of a kind of layer, the smallest size first: of a class, or else of one it extends.
 
     Rows of more bits serve fewer where these have none of their own.
     """
-    found = [row for row in rows if row.layer == layer and row.top >= top]
+    found = [row for row in rows if row.layer == layer and _serves(row.top, top)]
     classes = {row.processor for row in found}
     own = processor if processor in classes else _extended(processor, classes)
     found = [row for row in found if row.processor == own]
-    least = min((row.top for row in found), default=top)
+    least = min((int(row.top) for row in found), default=top) if isinstance(top, int) else top
     return tuple(sorted((r for r in found if r.top == least), key=lambda row: row.macs_from))
+
+
+def _serves(own: int | str, top: int | str) -> bool:
+    """Whether rows of bits or of a kind of format hold for others."""
+    if isinstance(own, int) and isinstance(top, int):
+        return own >= top
+    return own == top
 
 
 def _extended(processor: str, classes: Iterable[str]) -> str | None:
@@ -260,16 +271,25 @@ def decide_kernel(
     recurrence: Recurrence | None = None,
     has_rows: bool = False,
     has_bf16: bool = False,
+    recipe: str | None = None,
+    has_scaled: bool = False,
 ) -> tuple[Kernel, str]:
     """What "auto" means for a product of these shapes; tops: bits of act, second operand, error.
 
     recurrence: the product of the hidden state, which takes the same kernel. has_rows: the first
-    operand has a scale for each row. has_bf16: both operands are at the level bf16 at some step. A
-    compiler can trace this: sizes are only compared, so that one graph serves all sizes between two
-    rows of the table.
+    operand has a scale for each row. has_bf16: both operands are at the level bf16 at some step.
+    recipe: how tensor cores read the formats of a quantizer that has no codes. has_scaled: both
+    operands have such a format at some step. A compiler can trace this: sizes are only compared, so
+    that one graph serves all sizes between two rows of the table.
     """
-    name, reason = _decide(geometry, a, w, tops, recurrence, has_rows)
-    if has_bf16 and name == "simulate":
+    is_gpu = a.device.type == "cuda"
+    if recipe is None:
+        name, reason = _decide(geometry, a, w, tops, recurrence, has_rows)
+    elif has_scaled and is_gpu:
+        name, reason = _decide_scaled(geometry, a, w, recipe, recurrence)
+    else:
+        name, reason = "simulate", f"{recipe.partition('_')[0]} has no integer codes"
+    if has_bf16 and name == "simulate" and (recipe is None or is_gpu):
         why = _reason_against_bf16(geometry, a, w, recurrence)
         if why is None:
             name, reason = "bf16", "bfloat16 products at the level bf16"
@@ -284,9 +304,13 @@ def _reason_against_bf16(
     """Why the products of operands at the level bf16 are float32; None if they are bfloat16."""
     if a.dtype == torch.float64 or w.dtype == torch.float64:
         return "float64"
-    if a.device.type not in ("cpu", "meta"):
+    if a.device.type == "cuda":
+        missing: str | None = _reason_against_bf16_on(a.device.index or 0)
+        if missing is not None:
+            return missing
+    elif a.device.type not in ("cpu", "meta"):
         return f"float32 products on {a.device.type}"
-    if not _has_bf16():
+    elif not _has_bf16():
         return _NO_BF16
     if bf16.is_depthwise(geometry, w):
         return "a depthwise convolution multiplies in float32"
@@ -298,6 +322,17 @@ def _reason_against_bf16(
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_bf16() -> bool:
     return bf16.has_instructions()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _reason_against_bf16_on(gpu: int) -> str | None:
+    """Tensor cores multiply bfloat16 from compute capability 8.0 on."""
+    processor, missing = find_class(gpu)
+    if processor is None:
+        return missing
+    own = _CAPABILITY.fullmatch(processor)
+    is_old = own is not None and int(own[1]) < 80
+    return f"no BF16 tensor cores on {processor}" if is_old else None
 
 
 def _decide(
@@ -322,9 +357,36 @@ def _decide(
     if why := KERNELS["gpu" if is_gpu else "native"].reason_against(geometry):
         return "simulate", f"{why} multiplies in float32"
     kind = layer_kind(geometry, w, recurrence, has_rows)
-    processor, rows = _candidates(kind, top, (device.index or 0) if is_gpu else None)
+    processor, rows = _candidates(kind, str(top), (device.index or 0) if is_gpu else None)
     if not rows:
         return "simulate", processor
+    name, reason = _by_size(geometry, a, w, recurrence, processor, rows)
+    return name, "; ".join([reason, *(_float_gradients(tops[2]) if name != "simulate" else [])])
+
+
+def _decide_scaled(
+    geometry: Geometry, a: Tensor, w: Tensor, recipe: str, recurrence: Recurrence | None
+) -> tuple[str, str]:
+    """For a format that tensor cores of a GPU may multiply."""
+    if a.dtype == torch.float64 or w.dtype == torch.float64:
+        return "simulate", "float64"
+    if recurrence is not None or not isinstance(geometry, LinearGeometry):
+        return "simulate", "only linear layers multiply formats on tensor cores"
+    processor, rows = _candidates("linear", recipe, a.device.index or 0)
+    if not rows:
+        return "simulate", processor
+    return _by_size(geometry, a, w, None, processor, rows)
+
+
+def _by_size(
+    geometry: Geometry,
+    a: Tensor,
+    w: Tensor,
+    recurrence: Recurrence | None,
+    processor: str,
+    rows: Sequence[tuple[int, int, str, str]],
+) -> tuple[str, str]:
+    """The kernel of the largest size that is reached, and why."""
     macs, num_weights = geometry.macs(a.shape, w.shape), w.numel()
     if recurrence is not None:
         macs, num_weights = macs + recurrence.macs, num_weights + prod(recurrence.w_shape)
@@ -336,7 +398,7 @@ def _decide(
         elif name != "simulate":
             is_small, has_few_rows = True, has_few_rows or is_large
     if kernel != "simulate":
-        return kernel, "; ".join([reason, *_float_gradients(tops[2])])
+        return kernel, reason
     if has_few_rows:
         return "simulate", "too few rows to gain"
     fastest = f"simulate is fastest in the table for {processor}"
@@ -345,18 +407,24 @@ def _decide(
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _candidates(
-    layer: str, top: int, gpu: int | None
+    layer: str, bits: str, gpu: int | None
 ) -> tuple[str, tuple[tuple[int, int, str, str], ...]]:
     """The processor, and (macs_from, rows_from, kernel, reason) by size; or why there is none.
 
-    gpu: the number of the device, None for the CPU.
+    bits: the most bits of codes, or a recipe of tensor cores. gpu: the number of the device, None
+    for the CPU.
     """
     processor, missing = find_class(gpu)
     if processor is None:
         return missing, ()
-    rows = rows_for(kernel_table(), processor, layer, next(t for t in TOPS if t >= top))
+    kind = bits.partition("_")[0]
+    if kind in KINDS and (why := reason_against(bits, processor)):
+        return why, ()
+    top = kind if kind in KINDS else next(t for t in TOPS if t >= int(bits))
+    rows = rows_for(kernel_table(), processor, layer, top)
     if not rows:
-        return f"the table has no {layer} layers for {processor}", ()
+        what = f" in {kind}" if kind in KINDS else ""
+        return f"the table has no {layer} layers{what} for {processor}", ()
     found = tuple((r.macs_from, r.rows_from, r.kernel, _reason_for(r)) for r in rows)
     return rows[0].processor, found
 

@@ -23,6 +23,7 @@ from bitcycle.kernels.base import BF16_ERROR, KERNELS, Kernel, Multiply, Product
 from bitcycle.kernels.convolutions import CentredConvolutions, reason_against
 from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry, multiply_rows
 from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of
+from bitcycle.kernels.scaled import ScaledProducts
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native.products import Codes
 from bitcycle.ops.codes import decode
@@ -35,8 +36,10 @@ class GpuKernel(Kernel):
     """Integers on a GPU, where scales allow; float32 values elsewhere."""
 
     takes_codes: ClassVar[bool] = True
+    takes_scaled: ClassVar[bool] = True
 
     name: str = "gpu"
+    takes_bf16: bool = True
 
     def products(self, geometry: Geometry) -> Products:
         """Of codes."""
@@ -45,7 +48,7 @@ class GpuKernel(Kernel):
             return FloatProducts(geometry) if is_float else CentredConvolutions(geometry)
         if isinstance(geometry, MatMulGeometry):
             return MatMulProducts(geometry, _multiply_rows)
-        return LinearProducts(geometry, _multiply_rows)
+        return ScaledProducts(LinearProducts(geometry, _multiply_rows))
 
     def prepack(self, y: Quantized, bias: Tensor | None = None) -> Multiply:
         """The steps of a recurrent layer are too small for a GPU's integers."""

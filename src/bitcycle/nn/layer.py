@@ -6,13 +6,15 @@ go through `multiply`; without, its forward pass is the float module's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from bitcycle.bits import Bits
+from bitcycle.gpu import driver
 from bitcycle.kernels.base import Kernel, make_kernel
 from bitcycle.kernels.bf16 import is_depthwise
 from bitcycle.kernels.choice import TOPS, Recurrence, decide_kernel, requested_kernel
@@ -35,6 +37,7 @@ from bitcycle.nn.rounding import Recorder, is_checked_when_rounded, widen
 from bitcycle.nn.settings import LayerSettings, ModelState, float_products
 from bitcycle.precision import ROLES, Precision
 from bitcycle.quantizers.base import Quantizer, Range
+from bitcycle.quantizers.blocks import BlockQuantizer
 
 AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # it leaves float64 and integers
 
@@ -47,10 +50,11 @@ OWN_ATTRIBUTES = (
 
 
 class ExpectedKinds(NamedTuple):
-    """The roles that have integers at some step, and those that are at the level bf16 at some."""
+    """The roles that at some step have integers, the level bf16, and elements of tensor cores."""
 
     integers: frozenset[str] = frozenset()
     bf16: frozenset[str] = frozenset()
+    scaled: frozenset[str] = frozenset()
 
 
 class Decision(NamedTuple):
@@ -176,17 +180,19 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         self.quantized_roles = tuple(r for r in precision.quantized_roles if r in rules)
         given = {role: bits for role, bits in precision.bits.items() if role in rules}
         rule = self.settings.quantizer.bits_between_activations
-        own = precision.has_backward_operands
-        formats = RoleFormats.of(given, has_backward_operands=own)
+        has_own = precision.has_backward_operands
+        formats = RoleFormats.of(given, has_backward_operands=has_own)
         used = {r: rule(b) for r, b in given.items()}
-        between = RoleFormats.of(given, used, has_backward_operands=own)
+        between = RoleFormats.of(given, used, has_backward_operands=has_own)
         if (formats, between) != (self.role_formats, self.between_activations):
             self.role_formats, self.between_activations = formats, between
             self._plans.clear()
         if not self.is_scheduled:  # no scheduler: the most bits so far
             bits = {role: each.grid_bits for role, each in precision.bits.items()}
             self.tops |= {role: max(self.tops.get(role, 0), n) for role, n in bits.items()}
-            self._set_expected(self.expected.bf16 | formats.bf16_roles)
+            own = between if self.is_between_activations else formats
+            now = frozenset(r for r, s in zip(ROLES, own.stored, strict=True) if s is not None)
+            self._set_expected(self.expected.bf16 | own.bf16_roles, self.expected.scaled | now)
         self._set_code_tops()
         self.shared.note_bits(self.settings.name, bool(self.quantized_roles))
         self.write_control()
@@ -223,18 +229,26 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         return self.in_force(self.precision)
 
     def expect_bits(
-        self, tops: Mapping[str, int], bf16_roles: frozenset[str] = frozenset()
+        self, tops: Mapping[str, int], formats: Mapping[str, Iterable[Bits]] | None = None
     ) -> None:
-        """Set the most bits that roles will take, and the roles that will be at the level bf16.
+        """Set the most bits on a grid that roles will take, and the formats.
 
         Kernels and packing depend on them.
         """
         self.tops, self.is_scheduled = dict(tops), True
-        self._set_expected(bf16_roles)
+        by_role = {} if formats is None else dict(formats)
+        if self.is_between_activations:
+            rule = self.settings.quantizer.bits_between_activations
+            by_role = {role: [rule(each) for each in found] for role, found in by_role.items()}
+        self._set_expected(
+            frozenset(r for r, found in by_role.items() if any(each.is_bf16 for each in found)),
+            frozenset(r for r, found in by_role.items() if any(each.stored_as for each in found)),
+        )
         self._set_code_tops()
 
-    def _set_expected(self, bf16_roles: frozenset[str]) -> None:
-        found = ExpectedKinds(frozenset(role for role, top in self.tops.items() if top), bf16_roles)
+    def _set_expected(self, bf16_roles: frozenset[str], scaled_roles: frozenset[str]) -> None:
+        integers = frozenset(role for role, top in self.tops.items() if top)
+        found = ExpectedKinds(integers, bf16_roles, scaled_roles)
         if found != self.expected:  # graphs depend on this object
             self.expected = found
 
@@ -332,6 +346,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             has_backward_operands=formats.has_backward_operands,
             has_rows=self.has_row_ranges,
             bf16_roles=_bf16_roles(kernel, formats, geometry, w),
+            stored=formats.stored,
+            device_class=_device_class(a.device) if recurrence is None else None,
         )
 
     def _decide_kernel(
@@ -383,7 +399,10 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         ]
         has_bf16 = {"act", geometry.second} <= self.expected.bf16
         has_integers = not (first is None and second is None and error is None)
-        if a.numel() == 0 or not (has_integers or has_bf16):
+        quantizer = self.settings.quantizer
+        recipe = quantizer.recipe if isinstance(quantizer, BlockQuantizer) else None
+        has_scaled = {"act", geometry.second} <= self.expected.scaled
+        if a.numel() == 0 or not (has_integers or has_bf16 or recipe is not None):
             return None
         tops = first, second, error
         kernel, reason = decide_kernel(
@@ -394,6 +413,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             recurrence=recurrence,
             has_rows=self.has_row_ranges,
             has_bf16=has_bf16,
+            recipe=recipe,
+            has_scaled=has_scaled,
         )
         reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
         return Decision(kernel.name, reason, self.training, self.expected)
@@ -559,10 +580,19 @@ def _bf16_roles(
     kernel: Kernel, formats: RoleFormats, geometry: Geometry, w: Tensor
 ) -> frozenset[str]:
     """The roles whose operands this kernel gets in bfloat16."""
-    is_for_cpu = kernel.takes_codes and w.device.type not in ("cpu", "meta")
-    if not kernel.takes_bf16 or is_for_cpu or is_depthwise(geometry, w):
+    device = "cpu" if w.device.type == "meta" else w.device.type
+    is_elsewhere = kernel.reason_against_device(device) is not None
+    if not kernel.takes_bf16 or is_elsewhere or is_depthwise(geometry, w):
         return frozenset()  # and a graph does not depend on whether a format is bf16 or fp16
     return formats.bf16_roles
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _device_class(device: torch.device) -> str | None:
+    """The class of a GPU that Triton drives, else None."""
+    if device.type != "cuda" or not driver.is_ready():
+        return None
+    return driver.device_class(device.index or 0)
 
 
 def _can_call(

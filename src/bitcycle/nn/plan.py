@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from bitcycle.bits import Bits
-from bitcycle.kernels.base import Kernel, Products
+from bitcycle.kernels.base import MATMULS, Kernel, Products
 from bitcycle.kernels.choice import MAX_CODE_BITS
-from bitcycle.kernels.geometry import Geometry
+from bitcycle.kernels.geometry import Geometry, LinearGeometry
+from bitcycle.kernels.scaled import reason_against, reason_against_pair
 from bitcycle.native.layer import LayerProduct
 from bitcycle.nn.control import LEVELS, number_slots
 from bitcycle.precision import ROLES
 from bitcycle.quantizers.base import GridRule, Quantizer
+from bitcycle.quantizers.blocks import BlockQuantizer
 
 NO_TOPS = (32,) * len(ROLES)
 PACKED_BITS = 4  # codes of at most these are saved two per byte
@@ -36,7 +38,8 @@ class RoleFormats:
     """The kinds of the roles' formats.
 
     grid_roles: roles with a range or blocks: rounded, and not to bf16 or fp16. kinds: in the order
-    of ROLES; None is float32. replaced: numbers that differ from those of the control tensor.
+    of ROLES; None is float32. stored: the elements of tensor cores that have their values, in the
+    same order. replaced: numbers that differ from those of the control tensor.
     has_backward_operands: backward products read weight and act in the format of the error.
     bf16_roles: roles at the level bf16.
     """
@@ -44,6 +47,7 @@ class RoleFormats:
     grid_roles: tuple[str, ...] = ()
     kinds: tuple[str | None, ...] = (None,) * len(ROLES)
     replaced: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+    stored: tuple[str | None, ...] = (None,) * len(ROLES)
     has_backward_operands: bool = False
     bf16_roles: frozenset[str] = frozenset()
 
@@ -62,6 +66,7 @@ class RoleFormats:
             tuple(role for role, kind in kinds.items() if kind not in (None, "float")),
             tuple(kinds.values()),
             tuple((r, b.numbers) for r, b in used.items() if b != given[r]),
+            tuple(used[role].stored_as if role in used else None for role in ROLES),
             has_backward_operands,
             frozenset(r for r, b in used.items() if b.is_bf16),
         )
@@ -84,6 +89,7 @@ class Rounding:
     codes. keep: the dimensions of a weight that get a range each. matmul: a matmul that rounds the
     operand for itself, in backward from the unrounded tensor; else "". as_bf16: it is at the level
     bf16 and kept in 16 bits, so that a product of two such operands is a bfloat16 product.
+    stored_as: the elements of the matrix that tensor cores multiply; None: not by them.
     """
 
     role: str
@@ -94,6 +100,7 @@ class Rounding:
     keep: tuple[int, ...] = ()
     matmul: str = ""
     as_bf16: bool = False
+    stored_as: str | None = None
 
     @property
     def numbers(self) -> slice:
@@ -113,7 +120,8 @@ class LayerPlan:
     """One product of a layer, forward and backward.
 
     An operand that two matmuls round alike is rounded once and saved as it is multiplied.
-    whole: the native library's call for a direction, if it has one.
+    whole: the native library's call for a direction, if it has one. notes: the matmuls in formats
+    that tensor cores do not multiply, and why.
     """
 
     quantizer: Quantizer
@@ -127,6 +135,7 @@ class LayerPlan:
     rule: GridRule | None = None
     whole: LayerProduct | None = None
     is_backward_whole: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def make_plan(
@@ -140,12 +149,15 @@ def make_plan(
     has_backward_operands: bool = False,
     has_rows: bool = False,
     bf16_roles: frozenset[str] = frozenset(),
+    stored: tuple[str | None, ...] = (None,) * len(ROLES),
+    device_class: str | None = None,
 ) -> LayerPlan:
     """The plan for these kinds and most bits, in the order of ROLES.
 
     has_backward_operands: both backward products round weight and act for themselves, to the format
     in the error's slot. has_rows: the first operand has a range for each row. bf16_roles: those
-    whose operands are kept in bfloat16.
+    whose operands are kept in bfloat16. stored: elements of tensor cores by role. device_class: of
+    a GPU (`driver.device_class`).
     """
     own_kinds = quantizer.kinds - {"integer", "float"}
     is_by_product = quantizer.scales_by_product and any(kind in own_kinds for kind in kinds)
@@ -186,7 +198,34 @@ def make_plan(
     )
     if a.as_codes and w.as_codes and w_in == w:
         return _with_whole_product(plan, has_rows=has_rows)
+    if kernel.takes_scaled and isinstance(quantizer, BlockQuantizer) and dtype != torch.float64:
+        return _with_scaled_products(plan, quantizer, stored, device_class)
     return plan
+
+
+def _with_scaled_products(
+    plan: LayerPlan,
+    quantizer: BlockQuantizer,
+    stored: tuple[str | None, ...],
+    device_class: str | None,
+) -> LayerPlan:
+    """The plan with operands for tensor cores where these multiply both of a matmul."""
+    notes: list[str] = []
+    found: dict[str, Operands] = {}
+    for matmul in MATMULS:
+        first, second = operands = getattr(plan, matmul)
+        if {first.kind, second.kind} != {quantizer.kind}:
+            continue
+        elements = stored[first.slot], stored[second.slot]
+        why = None if isinstance(plan.geometry, LinearGeometry) else "only linear layers do better"
+        why = why or reason_against(quantizer.recipe, device_class)
+        why = why or reason_against_pair(*elements)
+        if why is not None:
+            notes.append(f"{matmul} in float32: {why}")
+            continue
+        both = (replace(x, stored_as=e) for x, e in zip(operands, elements, strict=True))
+        found[matmul] = Operands(*both)
+    return replace(plan, notes=tuple(notes), **found)  # type: ignore[arg-type]
 
 
 def _with_whole_product(plan: LayerPlan, *, has_rows: bool) -> LayerPlan:

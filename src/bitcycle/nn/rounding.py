@@ -104,7 +104,7 @@ def encode_operand(
         return Quantized(values=x)
     if how.as_bf16:
         return _round_to_bf16(x, health, how.slot)
-    x = x.float() if x.dtype in HALVES else x
+    x = x if how.stored_as is not None else widen(x)
     if how.kind != "integer":
         view = plan.geometry.operand_view("output", operand, x.shape)
         is_unchecked = how.role == "weight" or is_checked_when_rounded(x, how)
@@ -159,6 +159,12 @@ def _round_format(
     if how.as_bf16:
         return Quantized(values=to_bf16(x, flag))
     numbers = control[how.numbers]
+    if how.stored_as is not None and x.numel():
+        assert isinstance(plan.quantizer, BlockQuantizer)
+        scaled = plan.quantizer.round_for_tensor_cores(
+            x, numbers, view, how.stored_as, key, signs, flag
+        )
+        return Quantized(scaled=scaled)
     if how.kind == "float":
         values = round_elements(x, numbers, flag=flag)
     else:
@@ -206,7 +212,7 @@ def encode_error(
         if recorder is not None:
             recorder.record("error", e, error, control[how.slot])
         return error, error
-    e = e.float() if e.dtype in HALVES else e
+    e = e if how.stored_as is not None else widen(e)
     if how.kind == "integer" and not how.matmul:
         key = _error_key(plan, control[CLOCK]) if plan.quantizer.has_stochastic_error else None
         codes = {"as_codes": True} if how.as_codes else {}
@@ -298,7 +304,7 @@ def round_for(
             clock = clock.clone()
             clock[0].add_(_GRAD_WEIGHT_NOISE)
         key = _error_key(plan, clock)
-    x = widen(x)
+    x = x if how.stored_as is not None else widen(x)
     if how.kind == "integer":
         within = plan.quantizer.range_of(how.role, x, how.keep)
         return plan.quantizer.encode(how.role, x, control[how.slot], within, key)

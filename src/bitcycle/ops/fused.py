@@ -26,6 +26,11 @@ def blocks_for(x: Tensor, *dtypes: torch.dtype) -> Any:
     return _kernels("blocks") if driver.is_available(x, *dtypes) else None
 
 
+def scaled_for(x: Tensor, *dtypes: torch.dtype) -> Any:
+    """`gpu.scaled`, or None."""
+    return _kernels("scaled") if driver.is_available(x, *dtypes) else None
+
+
 def can_multiply(*codes: Tensor) -> bool:
     """Whether products of these codes run on a GPU; in a compiled graph, any on a CUDA device."""
     if torch.compiler.is_compiling():

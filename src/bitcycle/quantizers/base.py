@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bitcycle.bits import Bits
+from bitcycle.formats.scaled import Scaled
 from bitcycle.ops.affine import (
     Rule,
     grid_step,
@@ -33,7 +34,7 @@ class Quantized:
     A quantizer fills `codes` for a kernel that multiplies codes, and `values` otherwise. codes:
     uint8. half: 2^(b-1) for codes of b bits. values: float; the tensor itself if there is no grid
     (`scale` is None). scale, offset: broadcast against the tensor. top: the most bits that the
-    codes ever have.
+    codes ever have. scaled: in place of both, a matrix for tensor cores.
     """
 
     scale: Tensor | None = None
@@ -42,11 +43,14 @@ class Quantized:
     codes: Tensor | None = None
     half: Tensor | None = None
     top: int = 8
+    scaled: Scaled | None = None
 
     def dequantize(self) -> Tensor:
         """Return the float values, computed from the codes if there are no values."""
         if self.values is not None:
             return self.values
+        if self.scaled is not None:
+            return self.scaled.dequantize()
         assert self.codes is not None
         assert self.scale is not None
         assert self.offset is not None

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bitcycle.bits import Bits
 from bitcycle.formats.rounding import round_blocks
+from bitcycle.formats.scaled import Scaled, encode_scaled
 from bitcycle.native.encode import count_modes
 from bitcycle.ops.noise import hash_ints
 from bitcycle.quantizers.base import (
@@ -107,6 +108,38 @@ class BlockQuantizer(Quantizer):
         )
         return rounded if signs is not None else rounded.reshape(x.shape)
 
+    def round_for_tensor_cores(
+        self,
+        x: Tensor,
+        numbers: Tensor,
+        view: OperandView,
+        stored_as: str,
+        key: Tensor | None = None,
+        signs: Tensor | None = None,
+        flag: Tensor | None = None,
+    ) -> Scaled:
+        """The same rounding of an operand of a linear layer, as a matrix for tensor cores."""
+        shape, dims, blocks = self._blocks(view)
+        is_last = view.dim == len(shape) - 1
+        return encode_scaled(
+            x.reshape(shape),
+            numbers,
+            recipe=self.recipe,
+            stored_as=stored_as,
+            dim=1 if is_last else 0,
+            dims=dims if len(dims) != 1 else (1 if is_last else 0,),
+            blocks=blocks,
+            scale=self._scale,
+            key=key,
+            signs=signs,
+            flag=flag,
+        )
+
+    @property
+    def recipe(self) -> str:
+        """The layout of the quantizer's own format on tensor cores (`formats.scaled`)."""
+        return self.kind
+
     @abstractmethod
     def _blocks(self, view: OperandView) -> Blocks:
         """The shape, the dimensions and the sizes of blocks."""
@@ -137,6 +170,11 @@ class FP8(BlockQuantizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_choice("granularity", ("tensor", "row", "block"))
+
+    @property
+    def recipe(self) -> str:
+        """fp8_tensor, fp8_row or fp8_block."""
+        return f"{self.kind}_{self.granularity}"
 
     def _blocks(self, view: OperandView) -> Blocks:
         if self.granularity == "tensor":
