@@ -170,14 +170,16 @@ def _products() -> dict[str, Callable[[], Any]]:
     heads = codes(128, 1024, 64)
     rows, few = codes(128, 256, scales=128), codes(128, 256, scales=256)
     long, folded = codes(4096, 65536), codes(4096, 65536, scales=65536)
-    bias = torch.empty(4096, device="meta")
+    bias, half = torch.empty(4096, device="meta"), torch.bfloat16
     return {
         "output": lambda: integers.multiply(a, w, bias),
+        "output, bfloat16": lambda: integers.multiply(a, w, bias, half),
         "grad_weight": lambda: integers.multiply(turn(e), turn(a)),
         "heads": lambda: integers.multiply(heads, heads),
         "rows, small": lambda: integers.multiply(rows, rows),
         "long": lambda: integers.multiply(long, long),
         "grad_input": lambda: integers.multiply_folded(e, turn(w)),
+        "grad_input, bfloat16": lambda: integers.multiply_folded(e, turn(w), half),
         "grad_input, small": lambda: integers.multiply_folded(rows._replace(scale=bias[:1]), few),
         "grad_input, long": lambda: integers.multiply_folded(long, folded),
     }
@@ -202,6 +204,9 @@ def _convolutions() -> dict[str, Callable[[], Any]]:
         "error, over the batch": lambda: maps.centre(x, one, one, 0, True, False),
         "weight of grad_input": lambda: maps.fold(w, many, many),
         "convolution": lambda: maps.combine(sums, one, one, many, many, around, inside, many),
+        "convolution, bfloat16": lambda: maps.combine(
+            sums, one, one, many, many, around, inside, many, torch.bfloat16
+        ),
         "folded": lambda: maps.combine(sums, one, one, many, None, None, inside, None),
     }
 

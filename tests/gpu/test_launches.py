@@ -28,16 +28,18 @@ PRECISIONS = {
 }
 
 
-def linear(name: str, kernel: str) -> tuple[nn.Module, Tensor, Tensor]:
+def linear(
+    name: str, kernel: str, dtype: torch.dtype = torch.float32
+) -> tuple[nn.Module, Tensor, Tensor]:
     """A layer after its first step, an input and an error."""
     generator = torch.Generator().manual_seed(0)
-    layer = nn.Linear(64, 32, device="cuda")
+    layer = nn.Linear(64, 32, device="cuda", dtype=dtype)
     if name != "float":
         quantizer, precision = PRECISIONS[name]
         bc.quantize_model(layer, QUANTIZERS[quantizer](), kernel=kernel)
         bc.set_precision(layer, precision)
-    x = torch.randn(48, 64, generator=generator).cuda().requires_grad_()
-    error = torch.randn(48, 32, generator=generator).cuda()
+    x = torch.randn(48, 64, generator=generator).to("cuda", dtype).requires_grad_()
+    error = torch.randn(48, 32, generator=generator).to("cuda", dtype)
     step(layer, x, error)
     return layer, x, error
 
@@ -100,6 +102,18 @@ def test_a_step_of_a_linear_layer_with_products_of_codes():
         (output, *gradients), (expected, reference.weight.grad, x.grad), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_products_of_codes_write_bfloat16_without_a_launch_more():
+    layer, x, error = linear("sbm", "gpu", torch.bfloat16)
+    output, counts = step(layer, x, error)
+    launches = launches_of(counts)
+    assert (launches["multiply"], launches["multiply_folded"]) == (2, 1)
+    # to float32: three operands and both ends of a range; to bfloat16: the gradient of the bias
+    assert launches["copy_"] == 6
+    assert counts.launches == 17 + 6
+    for each in (output, layer.weight.grad, x.grad):
+        assert each.dtype == torch.bfloat16
 
 
 def test_an_evaluation_copies_no_control():

@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bitcycle.gpu.arithmetic import centre, divide, rint
+from bitcycle.gpu.arithmetic import centre, divide, rint, to_dtype
 from bitcycle.gpu.driver import launch
 from bitcycle.native.products import Codes
 
@@ -316,13 +316,16 @@ def _multiply(
     value *= _lower_of(x_raised * y_raised)
     if HAS_BIAS:
         value += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+    value = to_dtype(value, out.dtype.element_ty)
     tl.store(out + (batch * M + m) * N + n, value, mask=(m < M) & (n < N))
 
 
-def multiply(x: Codes, y: Codes, bias: Tensor | None = None) -> Tensor | None:
-    """(M, K) x (N, K) -> x y^T (+ bias) in float32, or with batches in front of both.
+def multiply(
+    x: Codes, y: Codes, bias: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor | None:
+    """(M, K) x (N, K) -> x y^T (+ bias), or with batches in front of both.
 
-    Scales: one, or one per row.
+    Scales: one, or one per row. dtype: what float32 is rounded to in the end.
     """
     found = lay_out(x, y)
     if found is None:
@@ -330,7 +333,7 @@ def multiply(x: Codes, y: Codes, bias: Tensor | None = None) -> Tensor | None:
     a, b = found
     (batches, M, width), N = a.numbers.shape, b.numbers.shape[1]
     K = x.codes.shape[-1]
-    out = x.scale.new_empty((*x.codes.shape[:-1], N))
+    out = x.scale.new_empty((*x.codes.shape[:-1], N), dtype=dtype)
     is_long = K > MAX_SUMMED
     has_x_rows, has_y_rows = x.scale.numel() > 1, y.scale.numel() > 1
     large = (
@@ -400,19 +403,20 @@ def _multiply_folded(
     y_sum = high_sum.to(tl.float32) * 256.0 + low_sum.to(tl.float32)
     value = ((sx * raised) * u) * total + ((rx * raised) * u) * y_sum
     value *= y_lower * _lower_of(raised)
+    value = to_dtype(value, out.dtype.element_ty)
     tl.store(out + m64 * N + n, value, mask=(m < M) & (n < N))
 
 
-def multiply_folded(x: Codes, y: Codes) -> Tensor | None:
-    """(M, K) with one scale x (N, K) with a scale for each k -> x y^T (M, N) in float32.
+def multiply_folded(x: Codes, y: Codes, dtype: torch.dtype | None = None) -> Tensor | None:
+    """(M, K) with one scale x (N, K) with a scale for each k -> x y^T (M, N).
 
-    x is read where it is.
+    x is read where it is. dtype: what float32 is rounded to in the end.
     """
     folded = fold(y)
     if folded is None:
         return None
     (M, K), (N, width) = x.codes.shape, folded.high.shape
-    out = x.scale.new_empty((M, N))
+    out = x.scale.new_empty((M, N), dtype=dtype)
     is_long = K > MAX_SUMMED
     tile = _tile(_SMALL_FOLDED if is_long else _LARGE_FOLDED, _SMALL_FOLDED, 1, M, N)
     is_done = launch(

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bitcycle.gpu.arithmetic import centre as centre_of
-from bitcycle.gpu.arithmetic import divide, rint
-from bitcycle.gpu.driver import launch
+from bitcycle.gpu.arithmetic import divide, rint, to_dtype
+from bitcycle.gpu.driver import FLOATS, launch
 
 _BLOCK = 2048  # elements of a tile
 _RESULTS = 1024  # of a result that a program writes
@@ -172,7 +172,7 @@ def _combine(
         result += tl.load(to, mask=is_inside, other=0.0) * (sx * ry)
     if HAS_BIAS:
         result += tl.load(bias + c, mask=is_inside, other=0.0).to(tl.float32)
-    tl.store(out + i, result, mask=is_inside)
+    tl.store(out + i, to_dtype(result, out.dtype.element_ty), mask=is_inside)
 
 
 def combine(
@@ -184,10 +184,14 @@ def combine(
     around: Tensor | None,
     inside: Tensor,
     bias: Tensor | None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor | None:
-    """sx sy sums + sx ry around + rx inside (+ bias); r: residuals. Scales of y: one or C."""
+    """sx sy sums + sx ry around + rx inside (+ bias); r: residuals. Scales of y: one or C.
+
+    dtype: what float32 is rounded to in the end, if the kernel writes it.
+    """
     layout = _layout_of(sums)
-    out = torch.empty_like(sums, dtype=torch.float32)
+    out = torch.empty_like(sums, dtype=dtype if dtype in FLOATS else torch.float32)
     around = None if around is None else around.flatten(2)
     inside = inside.flatten(2)
     around_strides = (0, 0) if around is None else (around.stride(0), around.stride(2))

@@ -34,15 +34,24 @@ Multiply = Callable[[Quantized], Tensor]
 
 
 class Products(Protocol):
-    """The three products of a geometry; the results are float."""
+    """The three products of a geometry.
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    dtype: of the result; None: as it is computed.
+    """
+
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """a x w (+ bias)."""
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """e x w: the error at the input."""
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """e x a: the gradient of the second operand."""
 
 

@@ -57,21 +57,25 @@ class CentredConvolutions:
 
     geometry: ConvGeometry
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Input x weight (+ bias); the weight may have a scale per output channel."""
         if not (_is_ready(a, w) and _lies_on(a, None) and _lies_on(w, 0)):
-            return FloatProducts(self.geometry).output(a, w, bias)
+            return FloatProducts(self.geometry).output(a, w, bias, dtype)
         x, y = centre(a, 1), centre(w, 1, of_values=True)
         geometry, kernel, space = self.geometry, y.numbers.shape[2:], x.numbers.shape[2:]
         sums = geometry.output(x.numbers, y.numbers, None)
         around = geometry.output(x.sums, _ones(x, kernel), None)
         inside = geometry.output(_ones(x, space), y.sums, None)
-        return combine(sums, x, (y.scale, y.offset), around, inside, bias)
+        return combine(sums, x, (y.scale, y.offset), around, inside, bias, dtype)
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Error x weight; the weight may have a scale per output or per input channel."""
         if not (_is_ready(e, w) and _lies_on(e, None) and (_lies_on(w, 0) or _lies_on(w, 1))):
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape, dtype)
         one = torch.Size((a_shape[0], 1, *a_shape[2:]))
         single = torch.Size((1, *a_shape[1:]))
         if not _lies_on(w, 1):
@@ -80,23 +84,25 @@ class CentredConvolutions:
             values = unit * planes.sum(0, keepdim=True, dtype=torch.float32)
             ones = _ones(x, x.numbers.shape[2:])
             inside = self.geometry.grad_input(ones, values, single)
-            return combine(sums, x, (unit, None), None, inside)
+            return combine(sums, x, (unit, None), None, inside, None, dtype)
         x, y = centre(e, 1), centre(w, 0, of_values=True)
         sums = self.geometry.grad_input(x.numbers, y.numbers, a_shape)
         around = self.geometry.grad_input(x.sums, _ones(x, y.numbers.shape[2:]), one)
         inside = self.geometry.grad_input(_ones(x, x.numbers.shape[2:]), y.sums, single)
-        return combine(sums, x, (y.scale, y.offset), around, inside)
+        return combine(sums, x, (y.scale, y.offset), around, inside, None, dtype)
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Error x input."""
         if not (_is_ready(e, a) and _lies_on(e, None) and _lies_on(a, None)):
-            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape, dtype)
         x, y = centre(e, 0), centre(a, 0, of_values=True)
         row, column = torch.Size((w_shape[0], 1, *w_shape[2:])), torch.Size((1, *w_shape[1:]))
         sums = self.geometry.grad_weight(x.numbers, y.numbers, w_shape)
         around = self.geometry.grad_weight(x.sums, _ones(x, y.numbers.shape[2:]), row)
         inside = self.geometry.grad_weight(_ones(x, x.numbers.shape[2:]), y.sums, column)
-        return combine(sums, x, (y.scale, y.offset), around, inside)
+        return combine(sums, x, (y.scale, y.offset), around, inside, None, dtype)
 
 
 def _is_ready(*operands: Quantized) -> bool:
@@ -168,8 +174,9 @@ def combine(
     around: Tensor | None,
     inside: Tensor,
     bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """sx sy sums + sx ry around + rx inside (+ bias), in float32; y: scale and offset.
+    """sx sy sums + sx ry around + rx inside (+ bias), summed in float32; y: scale and offset.
 
     Scales of y lie along the second dimension of the result.
     """
@@ -178,16 +185,16 @@ def combine(
     kernels = _kernels()
     if kernels is not None:
         made: Tensor | None = kernels.combine(
-            _dense(sums), x.scale, x.offset, scale, offset, around, inside, bias
+            _dense(sums), x.scale, x.offset, scale, offset, around, inside, bias, dtype
         )
         if made is not None:
-            return made
+            return made.to(dtype=dtype)
     channels = (-1, *[1] * (sums.dim() - 2))
     sx, (_, rx) = x.scale, _centre(x.scale, x.offset)
     result = sums.float() * sx * scale.view(channels) + inside * rx
     if around is not None and offset is not None:
         result += around * (sx * _centre(scale, offset)[1]).view(channels)
-    return result if bias is None else result + bias.float().view(channels)
+    return (result if bias is None else result + bias.float().view(channels)).to(dtype=dtype)
 
 
 def _centre(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,9 @@ class GpuKernel(Kernel):
 KERNELS.register("gpu")(GpuKernel())
 
 
-def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor | None:
+def _multiply_rows(
+    x: Quantized, y: Quantized, bias: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor | None:
     """x (..., K), y (N, K) -> x y^T (+ bias), or both with batches; None: not from these codes."""
     if x.codes is None or y.codes is None or x.codes.shape[-1] != y.codes.shape[-1]:
         return None
@@ -89,15 +91,15 @@ def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Te
         batch: Any = torch.broadcast_shapes(x.codes.shape[:-2], y.codes.shape[:-2])  # type: ignore[no-untyped-call]
         both = x.codes, y.codes
         first, second = (c.expand(*batch, *c.shape[-2:]).flatten(0, -3) for c in both)
-        result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False)
+        result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False, dtype)
         return result.view(*batch, *result.shape[-2:])
     first, second = x.codes.reshape(prod(x.codes.shape[:-1]), x.codes.shape[-1]), y.codes
     if axes[0] in ("", "row") and axes[1] in ("", "row"):
-        result = run(first, *_grid(x), second, *_grid(y), bias, False)
+        result = run(first, *_grid(x), second, *_grid(y), bias, False, dtype)
     elif axes == ("", "k") and bias is None:
-        result = run(first, *_grid(x), second, *_grid(y), None, True)
+        result = run(first, *_grid(x), second, *_grid(y), None, True, dtype)
     elif axes == ("k", "") and bias is None:
-        result = run(second, *_grid(y), first, *_grid(x), None, True).t().contiguous()
+        result = run(second, *_grid(y), first, *_grid(x), None, True, dtype).t().contiguous()
     else:
         return None
     return result.view(*x.codes.shape[:-1], y.codes.shape[0])
@@ -125,22 +127,28 @@ def _multiply_codes(
     y_offset: Tensor,
     bias: Tensor | None,
     is_folded: bool,
+    dtype: torch.dtype | None,
 ) -> Tensor:
-    """(M, K) x (N, K) or (batches, M, K) x (batches, N, K) -> x y^T (+ bias), in float32.
+    """(M, K) x (N, K) or (batches, M, K) x (batches, N, K) -> x y^T (+ bias).
 
-    is_folded: the scales of y lie on the summed axis, and there is no bias.
+    is_folded: the scales of y lie on the summed axis, and there is no bias. dtype: of the result;
+    None is float32.
     """
     result = None
     if 0 not in (*x.shape, *y.shape):
         kernels: Any = importlib.import_module("bitcycle.gpu.integers")
         half = x_scale  # not read
         a, b = Codes(x, x_scale, x_offset, half), Codes(y, y_scale, y_offset, half)
-        result = kernels.multiply_folded(a, b) if is_folded else kernels.multiply(a, b, bias)
+        own = dtype if dtype in driver.FLOATS else None  # what the kernels write
+        if is_folded:
+            result = kernels.multiply_folded(a, b, own)
+        else:
+            result = kernels.multiply(a, b, bias, own)
     if result is not None:
-        return result  # type: ignore[no-any-return]
+        return result.to(dtype=dtype)  # type: ignore[no-any-return]
     values = decode(x, *_columns(x_scale, x_offset))
     rows = (y_scale, y_offset) if is_folded else _columns(y_scale, y_offset)
-    return multiply_rows(values, decode(y, *rows), bias)
+    return multiply_rows(values, decode(y, *rows), bias).to(dtype=dtype)
 
 
 def _columns(*vectors: Tensor) -> list[Tensor]:
@@ -162,5 +170,6 @@ def _(
     y_offset: Tensor,
     bias: Tensor | None,
     is_folded: bool,
+    dtype: torch.dtype | None,
 ) -> Tensor:
-    return x_scale.new_empty((*x.shape[:-1], y.shape[-2]))
+    return x_scale.new_empty((*x.shape[:-1], y.shape[-2]), dtype=dtype)

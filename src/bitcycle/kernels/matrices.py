@@ -1,8 +1,8 @@
 """The products of linear layers and of two activations, from codes.
 
-A kernel brings the function that multiplies rows of codes, x (..., K) and y (N, K) -> x y^T. Where
-it returns None, for scales on axes that it has no product for, the values are multiplied in
-float32.
+A kernel brings the function that multiplies rows of codes, x (..., K) and y (N, K) -> x y^T. It
+may leave the dtype of the result to its caller. Where it returns None, for scales on axes that it
+has no product for, the values are multiplied in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bitcycle.kernels.geometry import Geometry, as_rows, transposed
 from bitcycle.kernels.simulate import FloatProducts
 from bitcycle.quantizers.base import Quantized
 
-MultiplyRows = Callable[[Quantized, Quantized, Tensor | None], Tensor | None]
+MultiplyRows = Callable[[Quantized, Quantized, Tensor | None, torch.dtype | None], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -31,28 +31,36 @@ class LinearProducts:
     multiply: MultiplyRows
     fold_error: Callable[[Quantized, Quantized], Tensor | None] | None = None
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """(..., in) x (out, in) -> (..., out); the input may have a scale per row."""
-        output = self.multiply(as_rows(a) if has_rows(a) else a, w, bias)
+        output = self.multiply(as_rows(a) if has_rows(a) else a, w, bias, dtype)
         if output is None:
-            return FloatProducts(self.geometry).output(a, w, bias)
-        return output.view(*numbers_of(a).shape[:-1], output.shape[-1])
+            return FloatProducts(self.geometry).output(a, w, bias, dtype)
+        return output.view(*numbers_of(a).shape[:-1], output.shape[-1]).to(dtype=dtype)
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """(..., out) x (out, in) -> (..., in); the error may have a scale per sample."""
-        grad = self.multiply(as_rows(e) if has_rows(e) else e, transposed(w), None)
+        grad = self.multiply(as_rows(e) if has_rows(e) else e, transposed(w), None, dtype)
         if grad is None:
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
-        return grad.view(a_shape)
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape, dtype)
+        return grad.view(a_shape).to(dtype=dtype)
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
         first, second = transposed(as_rows(e)), transposed(as_rows(a))
         if self.fold_error is not None and has_rows(a) and not has_rows(e):
             grad = self.fold_error(first, second)
         else:
-            grad = self.multiply(first, second, None)
-        return FloatProducts(self.geometry).grad_weight(e, a, w_shape) if grad is None else grad
+            grad = self.multiply(first, second, None, dtype)
+        if grad is None:
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape, dtype)
+        return grad.to(dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -62,24 +70,34 @@ class MatMulProducts:
     geometry: Geometry
     multiply: MultiplyRows
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """(..., M, K) x (..., K, N) -> (..., M, N)."""
-        output = self.multiply(a, transposed(w), None)
-        return FloatProducts(self.geometry).output(a, w, bias) if output is None else output
+        output = self.multiply(a, transposed(w), None, dtype)
+        if output is None:
+            return FloatProducts(self.geometry).output(a, w, bias, dtype)
+        return output.to(dtype=dtype)
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """(..., M, N) x (..., K, N)^T -> (..., M, K), summed over broadcast batches."""
-        grad = self.multiply(e, w, None)
+        is_summed = e.codes is not None and e.codes.shape[:-2] != a_shape[:-2]
+        grad = self.multiply(e, w, None, None if is_summed else dtype)
         if grad is None:
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
-        return grad.sum_to_size(a_shape)
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape, dtype)
+        return grad.sum_to_size(a_shape).to(dtype=dtype)
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """(..., M, K)^T x (..., M, N) -> (..., K, N), summed over broadcast batches."""
-        grad = self.multiply(transposed(a), transposed(e), None)
+        is_summed = e.codes is not None and e.codes.shape[:-2] != w_shape[:-2]
+        grad = self.multiply(transposed(a), transposed(e), None, None if is_summed else dtype)
         if grad is None:
-            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
-        return grad.sum_to_size(w_shape)
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape, dtype)
+        return grad.sum_to_size(w_shape).to(dtype=dtype)
 
 
 def axis_of(scale: Tensor) -> str:

@@ -134,51 +134,59 @@ class ConvProducts:
 
     geometry: ConvGeometry
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Input x weight (+ bias)."""
         x, y = _maps(self.geometry, a, w)
         if x is None or y is None or x.scale.numel() > 1 or not _lies_on(y.scale, 0):
-            return FloatProducts(self.geometry).output(a, w, bias)
+            return FloatProducts(self.geometry).output(a, w, bias, dtype)
         a_shape, w_shape = numbers_of(a).shape, numbers_of(w).shape
         size = self.geometry.output_size(a_shape[2:], w_shape[2:])
         groups = self.geometry.groups
         fits = a_shape[1] == w_shape[1] * groups and w_shape[0] % groups == 0 and min(size) > 0
         if not fits or (bias is not None and bias.shape != w_shape[:1]):
-            return FloatProducts(self.geometry).output(a, w, bias)  # which torch refuses
+            return FloatProducts(self.geometry).output(a, w, bias, dtype)  # which torch refuses
         output = products.conv_output(x, y, bias, (1, *size)[-2:], *_pairs(self.geometry))
-        return _in_layout_of(output, a, w)
+        return _in_layout_of(output, a, w).to(dtype=dtype)
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Error x weight; the error may have a scale per sample."""
         x, y = _maps(self.geometry, e, w)
         if x is None or y is None:
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape, dtype)
         size, pairs = (a_shape[1], *(1, *a_shape[2:])[-2:]), _pairs(self.geometry)
         if _lies_on(y.scale, 0):
             grad = products.conv_grad_input(x, y, size, *pairs)
         elif _lies_on(y.scale, 1) and _is_invertible(self.geometry, x):
             grad = _turned_convolution(x, y, size, *pairs)
         else:
-            return FloatProducts(self.geometry).grad_input(e, w, a_shape)
-        return _in_layout_of(grad, e)
+            return FloatProducts(self.geometry).grad_input(e, w, a_shape, dtype)
+        return _in_layout_of(grad, e).to(dtype=dtype)
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Error x input."""
         x, y = _maps(self.geometry, e, a)
         if x is None or y is None or x.scale.numel() > 1 or y.scale.numel() > 1:
-            return FloatProducts(self.geometry).grad_weight(e, a, w_shape)
+            return FloatProducts(self.geometry).grad_weight(e, a, w_shape, dtype)
         shape = (*w_shape[:2], *(1, *w_shape[2:])[-2:])
         grad = products.conv_grad_weight(x, y, shape, *_pairs(self.geometry))
-        return grad if self.geometry.num_dims == 2 else grad.squeeze(2)
+        return (grad if self.geometry.num_dims == 2 else grad.squeeze(2)).to(dtype=dtype)
 
 
 # -- products of matrices -------------------------------------------------------------------------
 
 
-def _multiply_rows(x: Quantized, y: Quantized, bias: Tensor | None = None) -> Tensor | None:
+def _multiply_rows(
+    x: Quantized, y: Quantized, bias: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor | None:
     """x (..., K), y (N, K) -> x y^T (+ bias), or both with batches; None: not from these codes.
 
-    Nor from operands that do not fit, which torch then refuses.
+    Nor from operands that do not fit, which torch then refuses. The result is float32.
     """
     a, b = _codes(x), _codes(y)
     if a is None or b is None or a.codes.shape[-1] != b.codes.shape[-1]:

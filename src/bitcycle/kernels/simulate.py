@@ -45,17 +45,23 @@ class FloatProducts:
 
     geometry: Geometry
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """a x w (+ bias)."""
-        return self.geometry.output(*as_floats(a, w), bias)
+        return self.geometry.output(*as_floats(a, w), bias).to(dtype=dtype)
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """e x w."""
-        return self.geometry.grad_input(*as_floats(e, w), a_shape)
+        return self.geometry.grad_input(*as_floats(e, w), a_shape).to(dtype=dtype)
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """e x a."""
-        return self.geometry.grad_weight(*as_floats(e, a), w_shape)
+        return self.geometry.grad_weight(*as_floats(e, a), w_shape).to(dtype=dtype)
 
 
 def as_floats(x: Quantized, y: Quantized) -> tuple[Tensor, Tensor]:

@@ -90,7 +90,7 @@ class _Product(torch.autograd.Function):
         with _eager_without_autocast(a):
             qa = encode_input(plan, a, control, a_range, recorder, shared, health)
             qw = encode_second(plan, w, control, health, w_range, recorder)
-            output = plan.products.output(qa, qw, bias).to(dtype)
+            output = plan.products.output(qa, qw, bias, dtype)
             qa = keep_input(plan, a, qa) if needs_w else Quantized()
             qw = keep_second(plan, w, qw, control) if needs_a else Quantized()
             a_tensors, a_format = save_operand(qa, a, shared)
@@ -126,10 +126,10 @@ def multiply_error(
             )
         if needs_a:
             qw = encode_for_grad_input(plan, qw, control)
-            grad_a = plan.products.grad_input(e_in, qw, ctx.shapes[0]).to(ctx.dtypes[0])
+            grad_a = plan.products.grad_input(e_in, qw, ctx.shapes[0], ctx.dtypes[0])
         if needs_w:
             e_w, qa = encode_for_grad_weight(plan, e_w, qa, control)
-            grad_w = plan.products.grad_weight(e_w, qa, ctx.shapes[1]).to(ctx.dtypes[1])
+            grad_w = plan.products.grad_weight(e_w, qa, ctx.shapes[1], ctx.dtypes[1])
             grad_w = with_stride(encode_grad(plan, grad_w, control), ctx.w_stride)
         grad_bias = plan.geometry.grad_bias(e) if needs_bias and ctx.has_bias else None
     return grad_a, grad_w, grad_bias
@@ -269,5 +269,5 @@ def recompute_output(node: Any) -> Tensor:
         return output
     qa, qw = restore_operands(saved, node.formats)
     with without_autocast(node.control):
-        output = node.plan.products.output(qa, qw, None)
-    return output.to(node.dtypes[2])
+        output = node.plan.products.output(qa, qw, None, node.dtypes[2])
+    return output

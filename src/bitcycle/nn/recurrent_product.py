@@ -371,7 +371,7 @@ class StepProductsBackward:
         """Over all steps in one product, with a scale per row where codes are multiplied."""
         plan, errors = self._plan, _concatenate(self._errors[::-1])
         errors, inputs = encode_for_grad_weight(plan, errors, self._inputs, self._control)
-        grad = plan.products.grad_weight(errors, inputs, shape).to(dtype)
+        grad = plan.products.grad_weight(errors, inputs, shape, dtype)
         return encode_grad(plan, grad, self._control)
 
 

@@ -101,29 +101,39 @@ class ExactProducts:
     geometry: Geometry
     found: dict[str, Exact] = field(default_factory=dict, compare=False)
 
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """a x w (+ bias)."""
         sides = (_values(a), _values(w)), (_magnitudes(a), _magnitudes(w))
         own = None if bias is None else bias.detach().cpu().double()
         ends = own, None if own is None else own.abs()
         made = (self.geometry.output(*x, end) for x, end in zip(sides, ends, strict=True))
-        return self._keep("output", made, a)
+        return self._keep("output", made, a, dtype)
 
-    def grad_input(self, e: Quantized, w: Quantized, a_shape: torch.Size) -> Tensor:
+    def grad_input(
+        self, e: Quantized, w: Quantized, a_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """e x w."""
         sides = (_values(e), _values(w)), (_magnitudes(e), _magnitudes(w))
-        return self._keep("grad_input", (self.geometry.grad_input(*x, a_shape) for x in sides), e)
+        made = (self.geometry.grad_input(*x, a_shape) for x in sides)
+        return self._keep("grad_input", made, e, dtype)
 
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: torch.Size) -> Tensor:
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """e x a."""
         sides = (_values(e), _values(a)), (_magnitudes(e), _magnitudes(a))
-        return self._keep("grad_weight", (self.geometry.grad_weight(*x, w_shape) for x in sides), e)
+        made = (self.geometry.grad_weight(*x, w_shape) for x in sides)
+        return self._keep("grad_weight", made, e, dtype)
 
-    def _keep(self, matmul: str, made: Iterator[Tensor], like: Quantized) -> Tensor:
+    def _keep(
+        self, matmul: str, made: Iterator[Tensor], like: Quantized, dtype: torch.dtype | None
+    ) -> Tensor:
         exact = self.found[matmul] = Exact(*made)
         numbers = like.codes if like.values is None else like.values
         assert numbers is not None
-        return exact.values.float().to(numbers.device)
+        return exact.values.float().to(numbers.device, dtype)
 
 
 def _values(q: Quantized) -> Tensor:

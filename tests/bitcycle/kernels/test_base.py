@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bitcycle.kernels import KERNELS, LinearGeometry, make_kernel
+from bitcycle.kernels import (
+    KERNELS,
+    ConvGeometry,
+    LinearGeometry,
+    MatMulGeometry,
+    make_kernel,
+)
 from bitcycle.kernels.geometry import transposed
 from bitcycle.quantizers import SBM
 from bitcycle.quantizers.base import Quantized
@@ -99,6 +105,33 @@ def test_one_nan_in_an_operand_s_range_makes_the_products_nan(kernel: str) -> No
         weight = quantized(x, (4, 4), keep=keep)
         grad = products.grad_input(good, weight, torch.Size((4, 5)))
         assert grad.isnan().all()
+
+
+CONVOLUTION = ConvGeometry((1, 2), (1, 0), (1, 1), 1)
+CALLERS = {
+    "linear": (GEOMETRY, (2, 5, 9), (4, 9), (2, 5, 4)),
+    "matmul": (MatMulGeometry(), (3, 5, 9), (3, 9, 4), (3, 5, 4)),
+    "matmul, broadcast": (MatMulGeometry(), (2, 1, 5, 9), (3, 9, 4), (2, 3, 5, 4)),
+    "convolution": (CONVOLUTION, (2, 3, 5, 6), (4, 3, 3, 2), (2, 4, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("case", CALLERS)
+@pytest.mark.parametrize("kernel", NAMES)
+def test_a_result_in_another_dtype_is_the_float32_one_rounded_once(kernel, case, dtype) -> None:
+    geometry, *shapes = CALLERS[case]
+    products = make_kernel(kernel).products(geometry)
+    a, w, e = (quantized(numbers(shape, "above", i), (8, 8)) for i, shape in enumerate(shapes))
+    for product, *operands in (
+        (products.output, a, w, None),
+        (products.grad_input, e, w, torch.Size(shapes[0])),
+        (products.grad_weight, e, a, torch.Size(shapes[1])),
+    ):
+        expected, found = product(*operands), product(*operands, dtype)
+        assert (expected.dtype, found.dtype) == (torch.float32, dtype)
+        assert torch.equal(found, expected.to(dtype))
+        assert found.stride() == expected.stride()
 
 
 def _operand(x: Tensor, role: str, kernel: str, keep: tuple[int, ...] = ()) -> Quantized:

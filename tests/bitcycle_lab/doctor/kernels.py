@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bitcycle.kernels.geometry import Geometry
@@ -23,8 +24,10 @@ class SlightlyWrong(FloatKernel):
 
 @dataclass(frozen=True)
 class _WrongProducts(FloatProducts):
-    def grad_weight(self, e: Quantized, a: Quantized, w_shape: object) -> Tensor:
-        return super().grad_weight(e, a, w_shape) * 1.001
+    def grad_weight(
+        self, e: Quantized, a: Quantized, w_shape: object, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return super().grad_weight(e, a, w_shape, dtype) * 1.001
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class Raising(FloatKernel):
 
 @dataclass(frozen=True)
 class _RaisingProducts(FloatProducts):
-    def output(self, a: Quantized, w: Quantized, bias: Tensor | None) -> Tensor:
+    def output(
+        self, a: Quantized, w: Quantized, bias: Tensor | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         raise RuntimeError("no such instruction\nand more")
 
 

@@ -166,6 +166,31 @@ def test_products_of_two_activations(batch_a, batch_b, layout, launched):
     assert launched == ["_lay_out", "_multiply"] * 3
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_result_in_another_dtype_is_the_float32_one_rounded_once(dtype, launched):
+    a = quantized(numbers((2, 1, 30, 70), "relu", 0), (8, 8))
+    b = quantized(numbers((3, 70, 40), "below", 1), (8, 8))  # some are too large for float16
+    e = quantized(numbers((2, 3, 30, 40), "tiny", 2), (8, 8))  # some too small
+    w = quantized(numbers((40, 70), "above", 3), (8, 8), keep=(0,))
+    bias = numbers((40,), "below", 4)
+    for product, *operands in (
+        (LINEAR.output, a, w, bias),
+        (LINEAR.grad_input, e, w, torch.Size((2, 3, 30, 70))),
+        (LINEAR.grad_weight, e, quantized(numbers((6, 30, 70), "relu", 0), (8, 8)), (40, 70)),
+        (MATMUL.output, a, b, None),
+        (MATMUL.grad_input, e, b, torch.Size((2, 1, 30, 70))),
+        (MATMUL.grad_weight, e, a, torch.Size((3, 70, 40))),
+    ):
+        launched.clear()
+        expected = product(*operands)
+        number = len(launched)
+        found = product(*operands, dtype)
+        assert launched[:number] == launched[number:]
+        assert found.dtype == dtype
+        assert torch.equal(found, expected.to(dtype))
+        assert dtype == torch.float64 or not torch.equal(found.float(), expected)
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
 def test_empty_operands(shape):
     M, N, K = shape

@@ -133,6 +133,25 @@ def test_plain_torch_computes_the_same(layout):
         assert torch.equal(found[0], expected[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_a_result_in_another_dtype_is_the_float32_one_rounded_once(layout, dtype):
+    geometry, a_shape, w_shape = GEOMETRIES["padded"]
+    a = quantized(numbers(a_shape, "relu", 0), (8, 8), layout=layout)
+    w = quantized(numbers(w_shape, "above", 1), (8, 8), keep=(0,), layout=layout)
+    e = quantized(numbers((2, 3, 6, 9), "tiny", 2), (8, 8), layout=layout)
+    products = KERNELS["gpu"].products(geometry)
+    for product, *operands in (
+        (products.output, a, w, numbers((3,), "below", 3)),
+        (products.grad_input, e, w, torch.Size(a_shape)),
+        (products.grad_weight, e, a, torch.Size(w_shape)),
+    ):
+        expected, found = product(*operands), product(*operands, dtype)
+        assert found.dtype == dtype
+        assert torch.equal(found, expected.to(dtype))
+        assert found.stride() == expected.stride()
+
+
 @pytest.mark.parametrize("bits", range(2, 9))
 @pytest.mark.parametrize("rule", [SBM(), SBM(zero="integer"), AbsMax(), PowerOfTwo()])
 def test_quantizers_and_bits(rule, bits):
