@@ -318,7 +318,7 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
         name=candidate.name,
         type=layer.float_type.__name__,
         is_converted=True,
-        reason=layer.kernel_reason,
+        reason="; ".join([layer.kernel_reason, *layer.plan_notes]),
         bits=_bits_by_role(layer),
         quantizer=type(quantizer).__name__,
         roles_without_rule=tuple(r for r in layer.own_roles if r not in quantizer.roles),

@@ -23,7 +23,9 @@ from typing import Any
 SOURCE = Path(__file__).with_name("emulated.cpp")
 FLAGS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-w")
 NAMES = ("launches", "uploads", "reads", "waits", "bytes")
-PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"})
+PRODUCTS = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "scaled_mm"}
+)
 
 
 @dataclass
@@ -64,6 +66,7 @@ def load() -> ctypes.CDLL | None:
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.emulated_operations.restype = ctypes.c_size_t
     _complete_torch()
+    _complete_products(library)
     if importlib.util.find_spec("triton") is not None:
         os.environ["TRITON_INTERPRET"] = "1"  # there is nothing to compile for
         _complete_triton(library)
@@ -129,6 +132,28 @@ def _complete_torch() -> None:
         return torch.empty(size, dtype=torch.uint8, device="cuda").untyped_storage()
 
     torch.UntypedStorage.__new__ = new_storage  # type: ignore[method-assign, assignment]
+
+
+def _complete_products(library: ctypes.CDLL) -> None:
+    """Give the device a `scaled_mm`, one launch; the host's has no MX and no NVFP4."""
+    import torch
+    from torch import Tensor
+
+    def multiply(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
+        from .scaled_mm import scaled_mm
+
+        out = scaled_mm(a, b, *rest)
+        tensors = [a, b, out, *rest[0], *rest[3]]
+        size = sum(each.numel() * each.element_size() for each in tensors)
+        library.emulated_launch(b"scaled_mm", ctypes.c_int64(size))
+        return out
+
+    global _operators  # kept: a library that is collected takes its operators along
+    _operators = torch.library.Library("aten", "IMPL")
+    _operators.impl("_scaled_mm_v2", multiply, "CUDA")
+
+
+_operators: Any = None
 
 
 def _complete_triton(library: ctypes.CDLL) -> None:

@@ -85,7 +85,7 @@ class ScaledProducts:
         """(..., in) x (out, in) -> (..., out)."""
         output = _multiply(a, w, bias, dtype)
         if output is None or a.scaled is None:
-            return self.others.output(a, w, bias, dtype)
+            return self.others.output(_values(a), _values(w), bias, dtype)
         return output.view(*a.scaled.shape[:-1], output.shape[-1])
 
     def grad_input(
@@ -93,14 +93,18 @@ class ScaledProducts:
     ) -> Tensor:
         """(..., out) x (out, in) -> (..., in)."""
         grad = _multiply(e, w, None, dtype)
-        return self.others.grad_input(e, w, a_shape, dtype) if grad is None else grad.view(a_shape)
+        if grad is None:
+            return self.others.grad_input(_values(e), _values(w), a_shape, dtype)
+        return grad.view(a_shape)
 
     def grad_weight(
         self, e: Quantized, a: Quantized, w_shape: torch.Size, dtype: torch.dtype | None = None
     ) -> Tensor:
         """(tokens, out)^T x (tokens, in) -> (out, in)."""
         grad = _multiply(e, a, None, dtype)
-        return self.others.grad_weight(e, a, w_shape, dtype) if grad is None else grad
+        if grad is None:
+            return self.others.grad_weight(_values(e), _values(a), w_shape, dtype)
+        return grad
 
 
 def _multiply(
@@ -109,6 +113,10 @@ def _multiply(
     if x.scaled is None or y.scaled is None:
         return None
     return multiply_scaled(x.scaled, y.scaled, bias, dtype)
+
+
+def _values(q: Quantized) -> Quantized:
+    return q if q.scaled is None else Quantized(values=q.dequantize())
 
 
 def multiply_scaled(

@@ -294,6 +294,11 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
         return self.settings.kernel_reason if decision is None else decision.reason
 
     @property
+    def plan_notes(self) -> list[str]:
+        """The matmuls in formats that its kernel left to float32 so far, and why."""
+        return list(dict.fromkeys(note for plan in self._plans.values() for note in plan.notes))
+
+    @property
     def current_decision(self) -> Decision | None:
         """What "auto" was decided to be: in training, by a traced graph, or in evaluation."""
         if self.decision is not None and self.decision.is_final:

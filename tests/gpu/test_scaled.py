@@ -1,0 +1,181 @@
+"""Linear layers in FP8, MX and NVFP4 on tensor cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bitcycle as bc
+from bitcycle.gpu import driver
+from bitcycle.kernels import scaled
+from bitcycle.quantizers.blocks import FP8, MX, NVFP4
+
+from .emulated import counted, is_emulated
+from .models import assert_close, set_step, state_of
+
+emulated_only = pytest.mark.skipif(not is_emulated(), reason="of the emulated device")
+
+# quantizer, bits, the class of the GPU
+CASES = {
+    "fp8": (FP8(), "fp8", "sm_89"),
+    "fp8, row": (FP8(granularity="row"), "fp8", "sm_90"),
+    "fp8, block": (FP8(granularity="block"), "fp8", "sm_90"),
+    "mxfp8": (MX(), "mxfp8", "sm_100"),
+    "mxfp4, rceil": (MX(scale="rceil"), "mxfp4", "sm_120"),
+    "mxfp6": (MX(error_rounding="stochastic"), "mxfp6_e3m2", "sm_100"),
+    "nvfp4": (NVFP4(), "nvfp4", "sm_100"),
+    "nvfp4, plain": (NVFP4(weight_tiles=False, hadamard=False), "nvfp4", "sm_103"),
+}
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make the device one of a class."""
+    if not is_emulated():
+        pytest.skip("a real device has a class")
+    return lambda name: monkeypatch.setattr(driver, "device_class", lambda index: name)
+
+
+def make(quantizer: Any, bits: str, kernel: str, tokens: tuple[int, ...] = (3, 15)) -> Any:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(72, 40), nn.ReLU(), nn.Linear(40, 24, bias=False))
+        x = torch.randn(*tokens, 72)
+    model = bc.quantize_model(model.cuda(), quantizer, kernel=kernel)
+    bc.set_precision(model, bits)
+    set_step(model, 3)
+    return model, x.cuda().requires_grad_()
+
+
+def steps(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    output = model(x)
+    output.square().mean().backward()
+    return {**state_of(model), "output": output.detach().cpu(), "input.grad": x.grad.cpu()}
+
+
+@pytest.mark.parametrize("rounding", ["torch", "triton"], indirect=True)
+@pytest.mark.parametrize("case", CASES)
+def test_products_of_tensor_cores_are_those_of_values(case, on, monkeypatch, rounding):
+    quantizer, name, device_class = CASES[case]
+    on(device_class)
+    bits = f"FW{name}/BW{name}"
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    if rounding == "torch":
+        monkeypatch.setattr(driver, "is_available", lambda *args: False)
+    found = []
+    for kernel in ("gpu", "simulate"):
+        model, x = make(quantizer, bits, kernel)
+        with counted() as counts:
+            found.append(steps(model, x))
+        assert counts.operations.get("scaled_mm", (0,))[0] == (6 if kernel == "gpu" else 0)
+    assert_close(*found, 2**-10)  # an error that is rounded to another element counts
+
+
+def linear(device_class: str, on: Any, monkeypatch: Any, quantizer: Any, bits: str) -> Any:
+    """A model with kernel `gpu`, what the device did in its second step, and its state."""
+    on(device_class)
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    monkeypatch.setattr(driver, "is_available", lambda *args: False)
+    model, x = make(quantizer, bits, "gpu")
+    steps(model, x)
+    with counted() as counts:
+        model(x).square().mean().backward()
+    return model, counts, state_of(model)
+
+
+@pytest.mark.parametrize(
+    ("device_class", "quantizer", "bits", "products", "why"),
+    [
+        ("sm_80", FP8(), "FWfp8/BWfp8", 0, "FP8 needs compute capability 8.9"),
+        (
+            "sm_100",
+            FP8(granularity="block"),
+            "FWfp8/BWfp8",
+            0,
+            "FP8 in blocks of 128 needs compute capability 9.0",
+        ),
+        ("sm_90", NVFP4(), "FWnvfp4/BWnvfp4", 0, "NVFP4 needs compute capability 10.0"),
+        ("gfx942", FP8(), "FWfp8/BWfp8", 0, "FP8 needs a GPU of NVIDIA"),
+        ("sm_100", MX(), "FWmxint8/BWmxint8", 0, "an operand has no element of tensor cores"),
+        ("sm_90", FP8(), "FWfp8/BWe5m2", 6, None),
+        ("sm_90", FP8(), "FWe5m2/BWe5m2", 0, "tensor cores do not multiply e5m2 by e5m2"),
+    ],
+)
+def test_what_tensor_cores_do_not_multiply_is_float32_and_named(
+    device_class, quantizer, bits, products, why, on, monkeypatch
+):
+    model, counts, found = linear(device_class, on, monkeypatch, quantizer, bits)
+    assert counts.operations.get("scaled_mm", (0,))[0] == products
+    kernel, reason = bc.audit(model)["0"].kernel, bc.audit(model)["0"].reason
+    assert kernel == "gpu"
+    for matmul in ("output", "grad_input", "grad_weight"):
+        assert (f"{matmul} in float32: {why}" in reason) is (why is not None), reason
+    other, x = make(quantizer, bits, "simulate")
+    for _ in range(2):
+        other(x).square().mean().backward()
+    assert_close(found, state_of(other), 2**-10)
+
+
+@emulated_only
+def test_a_step_uploads_and_reads_nothing(on, monkeypatch):
+    for quantizer, bits in ((FP8(), "FWfp8/BWfp8"), (NVFP4(), "FWnvfp4/BWnvfp4")):
+        _, counts, _ = linear("sm_100", on, monkeypatch, quantizer, bits)
+        assert (counts.uploads, counts.reads, counts.waits) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_inside_autocast_results_come_in_its_dtype_with_the_bias(dtype, on, monkeypatch):
+    on("sm_100")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    monkeypatch.setattr(driver, "is_available", lambda *args: False)
+    made = []
+    for kernel in ("gpu", "simulate"):
+        model, x = make(MX(), "FWmxfp8/BWmxfp8", kernel)
+        with torch.autocast("cuda", dtype):
+            output = model(x)
+        assert output.dtype is dtype
+        output.float().square().mean().backward()
+        made.append({**state_of(model), "output": output.detach().float().cpu()})
+    assert_close(*made, 2**-7)
+
+
+def test_an_empty_batch_has_an_empty_output(on, monkeypatch):
+    on("sm_90")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    model, _ = make(FP8(), "FWfp8/BWfp8", "gpu")
+    empty = torch.zeros(0, 72, device="cuda", requires_grad=True)
+    model(empty).sum().backward()
+    assert empty.grad.shape == (0, 72)
+    assert float(model[0].weight.grad.abs().sum()) == 0
+
+
+def test_a_scaled_mm_that_fails_warns_once_and_values_are_multiplied(on, monkeypatch):
+    on("sm_90")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    monkeypatch.setattr(driver, "is_available", lambda *args: False)
+
+    def fail(*args, **kwargs):
+        raise NotImplementedError("cuBLAS is too old")
+
+    model, x = make(FP8(granularity="row"), "FWfp8/BWfp8", "gpu")
+    monkeypatch.setattr(scaled.F, "scaled_mm", fail)
+    with pytest.warns(bc.BitcycleWarning, match="scaled_mm: fp8_row failed: cuBLAS is too old"):
+        found = steps(model, x)
+    assert driver.failures() == {"scaled_mm: fp8_row": "cuBLAS is too old"}
+    other, x = make(FP8(granularity="row"), "FWfp8/BWfp8", "simulate")
+    assert_close(found, steps(other, x), 2**-10)
+
+
+def test_collect_sees_the_values(on, monkeypatch):
+    on("sm_100")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    noises = []
+    for kernel in ("gpu", "simulate"):
+        model, x = make(NVFP4(), "FWnvfp4/BWnvfp4", kernel)
+        with bc.collect(model) as found:
+            model(x)
+        noises.append([found["0", role].sqnr_db for role in ("act", "weight")])
+    assert noises[0] == noises[1]
