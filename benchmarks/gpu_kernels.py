@@ -26,12 +26,12 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bitcycle.gpu import blocks, grids, integers, maps
+from bitcycle.gpu import blocks, grids, integers, maps, scaled
 from bitcycle.gpu.driver import NUM_WARPS
 from bitcycle.native.encode import Rule
 from bitcycle.native.products import Codes
 
-MODULES = (grids, blocks, integers, maps)
+MODULES = (grids, blocks, integers, maps, scaled)
 
 TARGETS = {
     **{f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 100)},
@@ -153,6 +153,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "nvfp4, transform": round_blocks("nvfp4", (0,), (16,), key=key, signs=signs),
         **_products(),
         **_convolutions(),
+        **_scaled(),
     }
 
 
@@ -208,6 +209,40 @@ def _convolutions() -> dict[str, Callable[[], Any]]:
             sums, one, one, many, many, around, inside, many, torch.bfloat16
         ),
         "folded": lambda: maps.combine(sums, one, one, many, None, None, inside, None),
+    }
+
+
+def _scaled() -> dict[str, Callable[[], Any]]:
+    """Matrices for `scaled_mm`."""
+    x = torch.empty(8192, 4096, device="meta")
+    half = x.to(torch.bfloat16)
+    numbers, key = (torch.empty(n, dtype=torch.int32, device="meta") for n in (3, 2))
+    signs, flag = torch.empty(16, device="meta"), torch.empty((), device="meta")
+
+    def encode(
+        kind: str, dims: Any, sizes: Any, dim: int, element: str, x: Tensor = half, **given: Any
+    ) -> Any:
+        return lambda: scaled.encode(
+            x, numbers, kind=kind, dims=dims, blocks=sizes, dim=dim, element=element, **given
+        )
+
+    return {
+        "scaled nvfp4, turned, transform": encode(
+            "nvfp4", (0,), (16,), 0, "e2m1", x, key=key, signs=signs, flag=flag
+        ),
+        "scaled nvfp4": encode("nvfp4", (1,), (16,), 1, "e2m1"),
+        "scaled nvfp4, 16 x 16": encode("nvfp4", (0, 1), (16, 16), 1, "e2m1", x),
+        "scaled nvfp4, 16 x 16, turned": encode("nvfp4", (0, 1), (16, 16), 0, "e2m1", x),
+        "scaled mx": encode("mx", (1,), (32,), 1, "e4m3"),
+        "scaled mx, turned, up": encode("mx", (0,), (32,), 0, "e5m2", rounds_up=True, key=key),
+        "scaled fp8, tensor": encode("fp8", (), (), 1, "e4m3", flag=flag),
+        "scaled fp8, tensor, turned": encode("fp8", (), (), 0, "e5m2", x, key=key),
+        "scaled fp8, rows": encode("fp8", (1,), (None,), 1, "e4m3"),
+        "scaled fp8, rows, turned": encode("fp8", (0,), (None,), 0, "e4m3", x, key=key),
+        "scaled fp8, 1 x 128": encode("fp8", (1,), (128,), 1, "e4m3"),
+        "scaled fp8, 1 x 128, turned": encode("fp8", (0,), (128,), 0, "e4m3", x, key=key),
+        "scaled fp8, 128 x 128": encode("fp8", (0, 1), (128, 128), 1, "e4m3", x),
+        "scaled fp8, 128 x 128, turned": encode("fp8", (0, 1), (128, 128), 0, "e4m3", x),
     }
 
 

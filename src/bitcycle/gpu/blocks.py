@@ -20,8 +20,8 @@ from bitcycle.gpu.driver import launch
 from bitcycle.gpu.grids import MAX_PARTS, key_kind
 from bitcycle.native.formats import SIZE, padded_shape
 
-_KINDS = {"fp8": 0, "mx": 1, "nvfp4": 2}
-_FP8, _MX = tl.constexpr(0), tl.constexpr(1)
+KINDS = {"fp8": 0, "mx": 1, "nvfp4": 2}
+FP8, MX = tl.constexpr(0), tl.constexpr(1)
 _SIZE = tl.constexpr(SIZE)
 _TILE = 1024  # elements of a program's step
 _NO_TENSOR, _SCALE, _BLOCK = (tl.constexpr(n) for n in range(3))  # what the tensor's amax is for
@@ -36,41 +36,41 @@ _LEAST_TENSOR_SCALE = tl.constexpr(2.0**-121)  # as in `formats.rounding`
 
 
 @triton.jit
-def _bits(x):
+def magnitude(x):
     """The bits of |x|."""
     return x.to(tl.int32, bitcast=True) & _MAGNITUDE
 
 
 @triton.jit
-def _float(bits):
+def from_bits(bits):
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _power(exponent):
     """2^exponent from -127, a subnormal, to 127."""
-    return _float(tl.maximum((exponent + 127) << 23, 0x400000))
+    return from_bits(tl.maximum((exponent + 127) << 23, 0x400000))
 
 
 @triton.jit
-def _round_element(y, numbers, number, k0, k1, KEY: tl.constexpr):
+def round_element(y, numbers, number, k0, k1, KEY: tl.constexpr):
     """The nearest element to a finite y, or one of the two around it by the noise of its number."""
     mantissa, min_exponent = tl.load(numbers), tl.load(numbers + 1)
-    top = _float(tl.load(numbers + 2))
-    u = _bits(y)
+    top = from_bits(tl.load(numbers + 2))
+    u = magnitude(y)
     least = (min_exponent + 127) << 23
-    normal = _float((u & _FRACTION) | ((mantissa + 127) << 23))
-    small = _float(u) * _power(-min_exponent) * _power(mantissa)
+    normal = from_bits((u & _FRACTION) | ((mantissa + 127) << 23))
+    small = from_bits(u) * _power(-min_exponent) * _power(mantissa)
     t = tl.where(u >= least, normal, small)
     if KEY == NO_KEY:
         q = rint(t)
     else:
         whole = t.to(tl.int32).to(tl.float32)  # tl.floor would flush subnormals
         q = whole + (uniform(number, k0, k1) < (t - whole) - 0.5).to(tl.float32)
-    step = _float(tl.maximum(u & INFINITE, least))
+    step = from_bits(tl.maximum(u & INFINITE, least))
     value = tl.minimum(q * _power(-mantissa) * step, top)
     sign = y.to(tl.int32, bitcast=True) & ~_MAGNITUDE
-    return _float(value.to(tl.int32, bitcast=True) | sign)
+    return from_bits(value.to(tl.int32, bitcast=True) | sign)
 
 
 @triton.jit
@@ -81,13 +81,13 @@ def _round_elements(
     i = tl.program_id(0).to(tl.int64) * L + tl.arange(0, L)
     v = tl.load(x + i, mask=i < count, other=0.0).to(tl.float32)
     if HAS_FLAG:
-        tl.store(flag, float("nan"), mask=tl.max(_bits(v), 0) >= INFINITE)
+        tl.store(flag, float("nan"), mask=tl.max(magnitude(v), 0) >= INFINITE)
     k0 = 0
     k1 = 0
     if KEY != NO_KEY:
         k0, k1 = load_key(key, KEY)
-    rounded = _round_element(v, numbers, i, k0, k1, KEY)
-    tl.store(out + i, tl.where(_bits(v) >= INFINITE, v, rounded), mask=i < count)
+    rounded = round_element(v, numbers, i, k0, k1, KEY)
+    tl.store(out + i, tl.where(magnitude(v) >= INFINITE, v, rounded), mask=i < count)
 
 
 def round_elements(
@@ -150,7 +150,7 @@ def _butterfly(v, G: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def _transform(v, signs, G: tl.constexpr):
+def transform_groups(v, signs, G: tl.constexpr):
     """Groups (G, 16); adds in the order of the native code."""
     v = v * tl.load(signs + tl.arange(0, _SIZE))[None, :]
     v = _butterfly(v, G, 1)
@@ -168,7 +168,7 @@ def _load_group(x, signs, g, groups, num_groups, n, inner, G: tl.constexpr):
     o = g // inner // groups
     is_inside = (g < num_groups) & (k < n)
     v = tl.load(x + (o * n + k) * inner + column, mask=is_inside, other=0.0).to(tl.float32)
-    return _transform(v, signs, G), (o * groups * _SIZE + k) * inner + column
+    return transform_groups(v, signs, G), (o * groups * _SIZE + k) * inner + column
 
 
 @triton.jit
@@ -180,7 +180,7 @@ def _hadamard(x, out, signs, groups, num_groups, n, inner, G: tl.constexpr):
 
 def hadamard(x: Tensor, dim: int, signs: Tensor) -> Tensor | None:
     """The transform of groups of 16 along `dim`, padded with zeros; x: contiguous."""
-    outer, n, inner = _around(x.shape, dim)
+    outer, n, inner = around(x.shape, dim)
     groups = triton.cdiv(n, SIZE)
     total, tile = outer * groups * inner, _TILE // SIZE
     out = x.new_empty(padded_shape(x.shape, dim), dtype=torch.float32)
@@ -200,7 +200,7 @@ def _amax(x, parts, count, num_chunks, num_parts, L: tl.constexpr):
     for chunk in range(part, num_chunks, num_parts):
         i = tl.cast(chunk, tl.int64) * L + tl.arange(0, L)
         v = tl.load(x + i, mask=i < count, other=0.0).to(tl.float32)
-        found = tl.maximum(found, _bits(v))
+        found = tl.maximum(found, magnitude(v))
     tl.store(parts + part, tl.max(found, 0))
 
 
@@ -213,11 +213,11 @@ def _amax_of_transform(
     for chunk in range(part, num_chunks, num_parts):
         g = (tl.cast(chunk, tl.int64) * G + tl.arange(0, G))[:, None]
         v, _ = _load_group(x, signs, g, groups, num_groups, n, inner, G)
-        found = tl.maximum(found, tl.where(g < num_groups, _bits(v), 0))
+        found = tl.maximum(found, tl.where(g < num_groups, magnitude(v), 0))
     tl.store(parts + part, tl.max(tl.max(found, 1), 0))
 
 
-def _find_amax(x: Tensor, signs: Tensor | None, transform: tuple[int, int, int]) -> Tensor | None:
+def find_amax(x: Tensor, signs: Tensor | None, transform: tuple[int, int, int]) -> Tensor | None:
     """The bits of the largest magnitudes of parts of a tensor, or of its transform."""
     if signs is None:
         num_chunks = triton.cdiv(x.numel(), _TILE)
@@ -242,36 +242,54 @@ def _find_amax(x: Tensor, signs: Tensor | None, transform: tuple[int, int, int])
 
 
 @triton.jit
-def _make_scales(
+def load_amax(parts, num_parts, P: tl.constexpr):
+    """The largest of the magnitudes that `find_amax` found."""
+    p = tl.arange(0, P)
+    return tl.max(tl.load(parts + p, mask=p < num_parts, other=0), 0)
+
+
+@triton.jit
+def scale_of_tensor(amax):
+    """g of nvfp4; NaN for a NaN."""
+    g = tl.maximum(divide(from_bits(amax), 2688.0), _LEAST_TENSOR_SCALE)
+    return tl.where(amax >= INFINITE, float("nan"), g)
+
+
+@triton.jit
+def scale_of_block(amax, g):
+    """s of nvfp4, the nearest e4m3 number."""
+    s = divide(divide(from_bits(amax), 6.0), g)
+    bits = tl.minimum(tl.maximum(s, 0.015625), 448.0).to(tl.int32, bitcast=True)
+    return from_bits((bits + 0x7FFFF + ((bits >> 20) & 1)) & ~0xFFFFF)
+
+
+@triton.jit
+def make_scales(
     amax, of_tensor, numbers,
     KIND: tl.constexpr, ROUNDS_UP: tl.constexpr, HAS_TENSOR_SCALE: tl.constexpr,
 ):  # fmt: skip
     """What multiplies numbers before their rounding and after it (fp8: divides); NaN for a NaN."""
     top = tl.load(numbers + 2)
-    a = _float(amax)
-    if KIND == _FP8:
-        factor = divide(_float(top), a)
+    a = from_bits(amax)
+    if KIND == FP8:
+        factor = divide(from_bits(top), a)
         factor = tl.where(factor > _LARGEST, _LARGEST, factor)
         factor = tl.where(amax == 0, _LARGEST, factor)
         back = factor
-    elif KIND == _MX:
+    elif KIND == MX:
         exponent = tl.maximum((amax >> 23) - (top >> 23), -127)
         if ROUNDS_UP:
-            is_above = a > _float(top) * _power(exponent)
+            is_above = a > from_bits(top) * _power(exponent)
             exponent = tl.minimum(exponent + is_above.to(tl.int32), 127)
         factor = _power(-exponent)
         back = _power(exponent)
     else:
         g = 1.0
         if HAS_TENSOR_SCALE:
-            g = tl.maximum(divide(_float(of_tensor), 2688.0), _LEAST_TENSOR_SCALE)
-        s = divide(divide(a, 6.0), g)
-        bits = tl.minimum(tl.maximum(s, 0.015625), 448.0).to(tl.int32, bitcast=True)
-        s = _float((bits + 0x7FFFF + ((bits >> 20) & 1)) & ~0xFFFFF)  # the nearest e4m3 number
+            g = scale_of_tensor(of_tensor)
+        s = scale_of_block(amax, g)
         factor = divide(divide(1.0, g), s)
         back = s * g
-        if HAS_TENSOR_SCALE:
-            back = tl.where(of_tensor >= INFINITE, float("nan"), back)
     return factor, tl.where(amax >= INFINITE, float("nan"), back)
 
 
@@ -307,8 +325,7 @@ def _round_in_blocks(
 
     of_tensor = 0
     if TENSOR != _NO_TENSOR:
-        p = tl.arange(0, P)
-        of_tensor = tl.max(tl.load(parts + p, mask=p < num_parts, other=0), 0)
+        of_tensor = load_amax(parts, num_parts, P)
     if TENSOR == _BLOCK:
         amax = tl.zeros_like(g).to(tl.int32) + of_tensor
     else:
@@ -324,15 +341,15 @@ def _round_in_blocks(
             v = tl.load(x + at, mask=is_inside, other=0.0).to(tl.float32)
             if HAS_TRANSFORM:
                 v = (
-                    tl.trans(_transform(tl.trans(v), signs, G))
+                    tl.trans(transform_groups(tl.trans(v), signs, G))
                     if IS_COLUMNS
-                    else _transform(v, signs, G)
+                    else transform_groups(v, signs, G)
                 )
-            found = tl.maximum(found, _bits(v))
+            found = tl.maximum(found, magnitude(v))
         amax = tl.max(found, axis, keep_dims=True)
     if HAS_FLAG:
         tl.store(flag, float("nan"), mask=tl.max(tl.max(amax, 1), 0) >= INFINITE)
-    factor, back = _make_scales(amax, of_tensor, numbers, KIND, ROUNDS_UP, TENSOR == _SCALE)
+    factor, back = make_scales(amax, of_tensor, numbers, KIND, ROUNDS_UP, TENSOR == _SCALE)
     k0 = 0
     k1 = 0
     if KEY != NO_KEY:
@@ -348,13 +365,13 @@ def _round_in_blocks(
         v = tl.load(x + at, mask=is_inside & (k < length), other=0.0).to(tl.float32)
         if HAS_TRANSFORM:
             v = (
-                tl.trans(_transform(tl.trans(v), signs, G))
+                tl.trans(transform_groups(tl.trans(v), signs, G))
                 if IS_COLUMNS
-                else _transform(v, signs, G)
+                else transform_groups(v, signs, G)
             )
         to = (((row + r) * mid + m) * n1 + k) * inner + column
-        rounded = _round_element(v * factor, numbers, to, k0, k1, KEY)
-        value = divide(rounded, back) if KIND == _FP8 else rounded * back
+        rounded = round_element(v * factor, numbers, to, k0, k1, KEY)
+        value = divide(rounded, back) if KIND == FP8 else rounded * back
         tl.store(out + to, value, mask=is_inside)
 
 
@@ -382,10 +399,10 @@ def round_blocks(
         x, signs = transformed, None
     shape, transform = list(x.shape), (0, 0, 0)
     if signs is not None:
-        transform, shape = _around(shape, dims[0]), padded_shape(shape, dims[0])
+        transform, shape = around(shape, dims[0]), padded_shape(shape, dims[0])
     parts = None
     if (kind == "nvfp4" and tensor_scale) or not dims:
-        parts = _find_amax(x, signs, transform)
+        parts = find_amax(x, signs, transform)
         if parts is None:
             return None
     outer, n0, mid, n1, inner, b0, b1 = _geometry(shape, dims, blocks)
@@ -400,7 +417,7 @@ def round_blocks(
         _round_in_blocks, triton.cdiv(num_blocks, tile), x, out, parts, numbers, key, signs,
         flag, num_blocks, n0, mid, n1, inner, tiles0, tiles1, b1, size, num_parts,
         n1 if signs is None else transform[1],
-        KIND=_KINDS[kind], ROUNDS_UP=rounds_up, TENSOR=of_tensor.value, KEY=key_kind(key),
+        KIND=KINDS[kind], ROUNDS_UP=rounds_up, TENSOR=of_tensor.value, KEY=key_kind(key),
         HAS_TRANSFORM=signs is not None, HAS_FLAG=flag is not None, IS_ONE_ROW=b0 == 1, B0=b0,
         B1=1 if b0 == 1 else b1, IS_COLUMNS=inner > 1, G=tile, E=step,
         P=triton.next_power_of_2(num_parts),
@@ -408,7 +425,7 @@ def round_blocks(
     return out if is_done else None
 
 
-def _around(shape: Sequence[int], dim: int) -> tuple[int, int, int]:
+def around(shape: Sequence[int], dim: int) -> tuple[int, int, int]:
     """The shape as (outer, that dimension, inner)."""
     return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
 
@@ -424,9 +441,9 @@ def _geometry(
         return 1, 1, 1, math.prod(shape), 1, 1, _TILE
     sizes = [shape[d] if b is None else b for d, b in zip(dims, blocks, strict=True)]
     if len(dims) == 1:
-        outer, n, inner = _around(shape, dims[0])
+        outer, n, inner = around(shape, dims[0])
         return outer, 1, 1, n, inner, 1, sizes[0]
     (d0, b0), (d1, b1) = sorted(zip(dims, sizes, strict=True))
-    outer, n0, _ = _around(shape, d0)
-    _, n1, inner = _around(shape, d1)
+    outer, n0, _ = around(shape, d0)
+    _, n1, inner = around(shape, d1)
     return outer, n0, math.prod(shape[d0 + 1 : d1]), n1, inner, b0, b1

@@ -14,6 +14,7 @@ from benchmarks.gpu_kernels import MODULES, TARGETS, build, launches
 
 DIVIDES = {
     "encode", "fold", "lay_out", "round_in_blocks", "observe", "centre", "fold_weight", "combine",
+    "encode_scaled",
 }  # fmt: skip
 ALL_LAUNCHES = "sm_90"  # other targets: the first of each kernel, which needs most
 MATRIX = {  # the instructions that multiply int8

@@ -13,7 +13,7 @@ collect_ignore_glob = [] if IS_INTERPRETED else ["test_*.py"]
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
     """Kernels read CPU tensors; the names of those that ran."""
-    from bitcycle.gpu import blocks, grids, integers, maps
+    from bitcycle.gpu import blocks, grids, integers, maps, scaled
 
     names = []
 
@@ -21,7 +21,7 @@ def launched(monkeypatch):
         names.append(kernel.__name__)
         return driver.launch(kernel, *arguments, **constants)
 
-    for module in (blocks, grids, integers, maps):
+    for module in (blocks, grids, integers, maps, scaled):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(driver, "_reads_cpu_tensors", True)
     monkeypatch.setattr(driver, "_failed", {})
