@@ -1,4 +1,4 @@
-"""Products of codes in Triton's interpreter, against float64 on the same codes."""
+"""Products of codes in Triton's interpreter, against float64, int64 and `torch._int_mm`."""
 
 import math
 
@@ -27,9 +27,12 @@ def assert_within(found, x, y, product, bias=0.0, tolerance=2.0**-21):
 
 
 def assert_within_fold(found, x, y):
-    """x (M, K), y (N, K), rounded to 16 bits: the bound of `integers` and float32 rounding."""
+    """x (M, K), y (N, K) in 16 bits: half a unit of y for each x, and float32 rounding.
+
+    The unit is max|y| / 32639; that of the native kernel is max|y| / 32767.
+    """
     expected, values = exact(x) @ exact(y).t(), exact(y)
-    bound = 2.0**-15.99 * exact(x).abs().sum(1)[:, None] * values.abs().amax(1)
+    bound = 1 / (2 * 32639) * exact(x).abs().sum(1)[:, None] * values.abs().amax(1)
     bound += 2.0**-21 * (reach(x) @ reach(y).t())
     assert ((found.double() - expected).abs() <= bound).all()
 
@@ -52,6 +55,59 @@ def test_sums_are_exact_at_the_largest_codes(value, zero):
     expected = (x.long() - zero) @ (y.long() - zero).t()
     assert expected.abs().max() < 2**26
     torch.testing.assert_close(found.double(), expected.double(), rtol=2.0**-24, atol=0)
+
+
+ZEROS = torch.tensor([[0], [128], [255]])
+LONG = (1 << 17) + 1  # 2^14 LONG does not fit in 32 bits
+
+
+def extremes(length, seed):
+    """Codes (9, length) of 0 and 255: all of one, of the other, and both; each for every zero."""
+    mixed = 255 * torch.randint(2, (3, length), generator=torch.Generator().manual_seed(seed))
+    mixed[:2] = torch.tensor([[0], [255]])
+    return mixed.to(torch.uint8).repeat(3, 1), ZEROS.repeat_interleave(3, 0)
+
+
+def int_mm(x, y):
+    """x y^T of int8 by torch, whose 32 bits hold the sums of 2^16 products."""
+    parts = zip(x.split(1 << 16, 1), y.split(1 << 16, 1), strict=True)
+    return sum(torch._int_mm(a, b.t()).long() for a, b in parts)
+
+
+@pytest.mark.parametrize("length", [500, LONG])
+def test_sums_of_extreme_codes_are_those_of_int64_and_of_torch(length):
+    (x, x_zeros), (y, y_zeros) = extremes(length, 0), extremes(length, 1)
+    X, Y = ((codes.int() - 128).to(torch.int8) for codes in (x, y))
+    dx, dy = 128 - x_zeros, 128 - y_zeros
+    by_torch = int_mm(X, Y) + dy.t() * X.sum(1, keepdim=True) + dx * Y.sum(1) + length * dx * dy.t()
+    expected = (x.long() - x_zeros) @ (y.long() - y_zeros).t()
+    assert torch.equal(by_torch, expected)
+    assert expected.abs().max() == 255**2 * length
+    ones = torch.ones(9)
+    grids = (ones, -x_zeros.flatten().float()), (ones, -y_zeros.flatten().float())
+    found = integers.multiply(*(Codes(c, *g, ones) for c, g in zip((x, y), grids, strict=True)))
+    assert torch.equal(found, expected.float())
+
+
+@pytest.mark.parametrize(("length", "zero"), [(500, 0), (500, 255), (LONG, 255)])
+def test_a_fold_at_extreme_codes_is_within_half_a_unit(length, zero):
+    one, steps = torch.ones(1), torch.linspace(0.5, 1.5, length)
+    x, y = (extremes(length, seed)[0][:3] for seed in range(2))
+    a, b = Codes(x, one, -zero * one, one), Codes(y, steps, -zero * steps, one)
+    found = integers.multiply_folded(a, b)
+    assert_within_fold(
+        found,
+        Quantized(a.scale, a.offset, codes=x, half=128 * one),
+        Quantized(steps, b.offset, codes=y, half=128 * one),
+    )
+    folded = integers.fold(b)
+    X, d = (x.int() - 128).to(torch.int8), 128 - zero
+    high, low = (
+        int_mm(X, plane[:, :length].contiguous()) + d * plane.sum(1) for plane in folded[:2]
+    )
+    sizes = folded.unit.double() * (256 * high.abs() + low.abs())
+    error = found.double() - folded.unit.double() * (256 * high + low)
+    assert (error.abs() <= 2.0**-22 * sizes).all()
 
 
 @pytest.mark.parametrize("length", [integers.MAX_SUMMED, integers.MAX_SUMMED + 1])
