@@ -180,7 +180,7 @@ def _encode(
         back, tensor_scale = nvfp4_scales(amax, tensor_scale=True)
         back = torch.where(is_finite, back, math.nan)
     elif kind == "fp8":
-        back = 1.0 / back
+        back = torch.where(amax == 0, 1.0, 1.0 / back)
     if recipe == "fp8_tensor":
         return elements, back.reshape(()), None
     per_block = turned(back.squeeze(tuple(inside)))
