@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import bitcycle as bc
+from bitcycle.bits import Bits
 from bitcycle.kernels.base import AUTO, KERNELS, make_kernel
 from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.quantizers.base import QUANTIZERS
@@ -18,7 +19,8 @@ CASES = [(name, kind) for name in QUANTIZERS for kind in precisions(name)]
 
 def tolerance_of(kernel: str) -> float:
     """Of a step: that of a few products one after another."""
-    bound = make_kernel(kernel).error_bound(LinearGeometry(), is_bf16=kernel == "bf16")
+    bits = Bits.of("bf16") if kernel == "bf16" else None
+    bound = make_kernel(kernel).error_bound(LinearGeometry(), bits)
     return max(1e-4, 4 * bound)
 
 

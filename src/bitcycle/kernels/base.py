@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from bitcycle.bits import Bits
 from bitcycle.quantizers.base import GridRule, Quantized
 from bitcycle.registry import Registry, unknown_name
 
@@ -86,14 +87,15 @@ class Kernel(ABC):
         """Why everything is a float32 product on this type of device; None if it is not."""
         return None
 
-    def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
+    def error_bound(self, geometry: Geometry, bits: Bits | None = None) -> float:
         """How far an element of a product may be from the exact one of the same operands.
 
         It is a share of the sum of the magnitudes of the element's terms, where an operand on a
-        grid counts with its magnitude plus the length of the grid. is_bf16: both operands are at
-        the level bf16.
+        grid counts with its magnitude plus the length of the grid. bits: of both operands, where
+        they are a format.
         """
-        return BF16_ERROR if is_bf16 and self.takes_bf16 else FLOAT32_ERROR
+        is_bf16 = bits is not None and bits.is_bf16 and self.takes_bf16
+        return BF16_ERROR if is_bf16 else FLOAT32_ERROR
 
     def layer_product(
         self,

@@ -18,12 +18,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bitcycle.bits import Bits
 from bitcycle.gpu import driver
 from bitcycle.kernels.base import BF16_ERROR, KERNELS, Kernel, Multiply, Products
 from bitcycle.kernels.convolutions import CentredConvolutions, reason_against
-from bitcycle.kernels.geometry import ConvGeometry, Geometry, MatMulGeometry, multiply_rows
+from bitcycle.kernels.geometry import (
+    ConvGeometry,
+    Geometry,
+    LinearGeometry,
+    MatMulGeometry,
+    multiply_rows,
+)
 from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of
-from bitcycle.kernels.scaled import ScaledProducts
+from bitcycle.kernels.scaled import SCALED_ERROR, ScaledProducts
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native.products import Codes
 from bitcycle.ops.codes import decode
@@ -64,10 +71,12 @@ class GpuKernel(Kernel):
             return f"its kernels are for GPUs, not for {device_type}"
         return driver.missing_reason()
 
-    def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
+    def error_bound(self, geometry: Geometry, bits: Bits | None = None) -> float:
         """Of folding, one rounding to 16 bits; of convolutions also one to bfloat16."""
-        if is_bf16 or self.reason_against(geometry) is not None:
-            return super().error_bound(geometry, is_bf16=is_bf16)
+        if bits is not None and bits.stored_as is not None and isinstance(geometry, LinearGeometry):
+            return SCALED_ERROR
+        if (bits is not None and bits.is_format) or self.reason_against(geometry) is not None:
+            return super().error_bound(geometry, bits)
         folding = 2.0**-15
         return BF16_ERROR + folding if isinstance(geometry, ConvGeometry) else folding
 

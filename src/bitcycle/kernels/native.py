@@ -21,6 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bitcycle.bits import Bits
 from bitcycle.kernels.base import KERNELS, Kernel, Multiply, Products
 from bitcycle.kernels.bf16 import has_instructions
 from bitcycle.kernels.geometry import (
@@ -82,10 +83,10 @@ class NativeKernel(Kernel):
             return f"the native library has no code for {device_type}"
         return None if HAS_LIBRARY else f"no native library ({missing_reason()})"
 
-    def error_bound(self, geometry: Geometry, *, is_bf16: bool = False) -> float:
+    def error_bound(self, geometry: Geometry, bits: Bits | None = None) -> float:
         """That of folding: one rounding to 16 bits."""
-        if is_bf16 or self.reason_against(geometry) is not None:
-            return super().error_bound(geometry, is_bf16=is_bf16)
+        if (bits is not None and bits.is_format) or self.reason_against(geometry) is not None:
+            return super().error_bound(geometry, bits)
         return 2.0**-16
 
     def layer_product(

@@ -43,6 +43,7 @@ _NAMES = {
     "mx": "MX",
     "nvfp4": "NVFP4",
 }
+SCALED_ERROR = 2.0**-11  # `Kernel.error_bound`: some tensor cores keep 14 bits of a sum of FP8
 OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -235,7 +235,7 @@ class _Reference:
         self.step(layer)
         self.products = kernel.made[-1]
         # products of activations may have other bits than the layer
-        self.is_bf16 = Bits.of(layer.bits_in_force.act).is_bf16
+        self.bits_in_force = Bits.of(layer.bits_in_force.act)
 
     def convert(self, kernel: str) -> QuantizedLayer:
         """A converted copy of the layer."""
@@ -264,7 +264,7 @@ def _compare_layer(make: Callable[[], _Reference], name: str) -> float:
     """The largest error of the three products, as a share of the kernel's bound."""
     exact = make()
     made = exact.step(exact.convert(name))
-    bound = KERNELS[name].error_bound(exact.products.geometry, is_bf16=exact.is_bf16)
+    bound = KERNELS[name].error_bound(exact.products.geometry, exact.bits_in_force)
     return max(
         exact.products.found[matmul].share_of(x, bound)
         for matmul, x in zip(MATMULS, made, strict=True)

@@ -18,9 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bitcycle.formats.catalogue import Format, list_formats
 from bitcycle.formats.rounding import hadamard, round_to, to_bf16
 from bitcycle.gpu import driver
+from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.native.library import library, missing_reason
 from bitcycle.ops.noise import noise_key
 from bitcycle.quantizers.base import QUANTIZERS, Quantized, Quantizer
+from bitcycle.quantizers.blocks import FP8, MX, NVFP4, BlockQuantizer
 from bitcycle_lab.doctor.check import Check, Device, Outcome
 from bitcycle_lab.doctor.choices import integer_bits
 
@@ -30,6 +32,11 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {  # of `round_to`, by kind of
     "fp8": ({}, {"granularity": "row"}, {"granularity": "block"}),
     "mx": ({}, {"scale": "rceil"}),
     "nvfp4": ({}, {"tensor_scale": False}),
+}
+_BLOCK_RULES: dict[str, tuple[BlockQuantizer, ...]] = {
+    "fp8": (FP8(), FP8(granularity="row"), FP8(granularity="block")),
+    "mx": (MX(), MX(scale="rceil")),
+    "nvfp4": (NVFP4(), NVFP4(weight_tiles=False)),
 }
 _PLAIN = ("wageubn",)  # quantizers that have no GPU kernels
 
@@ -134,7 +141,32 @@ def _of_format(each: Format) -> list[_Function]:
         for options in _OPTIONS[each.kind]
         for dim in (0, 1)
         for rounding in roundings
-    ]
+    ] + list(_for_tensor_cores(each))
+
+
+def _for_tensor_cores(each: Format) -> Iterator[_Function]:
+    """The bytes of a matrix of the format, for a product over either axis."""
+    stored_as = each.stored_as
+    if stored_as is None:
+        return
+
+    def make(matmul: str, rule: BlockQuantizer, is_second: bool) -> _Function:
+        def rounded(x: Tensor) -> _Result:
+            x = x.flatten(1)
+            numbers = torch.stack(
+                [torch.full((), n, dtype=torch.int32, device=x.device) for n in each.numbers]
+            )
+            view = LinearGeometry().operand_view(matmul, "w" if is_second else "a", x.shape)
+            signs = None if is_second or view.dim == 1 else rule.hadamard_signs(x.device)
+            made = rule.round_for_tensor_cores(x, numbers, view, stored_as, _key(x), signs)
+            tensors = (made.elements, made.scales, made.tensor_scale)
+            return tuple(t.view(torch.uint8) for t in tensors if t is not None)
+
+        return rounded
+
+    for rule in _BLOCK_RULES[each.kind]:
+        yield from (make(matmul, rule, is_second=False) for matmul in ("output", "grad_weight"))
+        yield from (make(matmul, rule, is_second=True) for matmul in ("output", "grad_input"))
 
 
 def _hadamard(x: Tensor) -> _Result:
