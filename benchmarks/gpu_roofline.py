@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import exp, fsum, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bitcycle.kernels.choice import ROOFLINE, TableRow, table_text
+from bitcycle.kernels.scaled import reason_against
 
 LAUNCH = 5e-6  # seconds; an assumption
 SHARE, GAIN = 0.5, 1.2
@@ -35,6 +37,7 @@ class Gpu(NamedTuple):
     fp8: float
     fp32: float
     bandwidth: float
+    fp4: float = 0
 
 
 GPUS = {
@@ -42,8 +45,8 @@ GPUS = {
     "sm_80": Gpu("A100 SXM 80 GB", 624, 312, 0, 19.5, 2.04),
     "sm_89": Gpu("L40S", 733, 362, 733, 91.6, 0.864),
     "sm_90": Gpu("H100 SXM", 1979, 989, 1979, 67, 3.35),
-    "sm_100": Gpu("B200", 4500, 2250, 4500, 75, 8.0),
-    "sm_103": Gpu("B300", 150, 2250, 4500, 75, 8.0),  # made with few integer units
+    "sm_100": Gpu("B200", 4500, 2250, 4500, 75, 8.0, 9000),
+    "sm_103": Gpu("B300", 150, 2250, 4500, 75, 8.0, 13500),  # made with few integer units
     # AMD's data sheet
     "gfx942": Gpu("MI300X", 2615, 1307, 2615, 163.4, 5.3),
 }
@@ -157,9 +160,50 @@ def by_convolutions(layer: Layer) -> list[Launch]:
     return [*made, Launch(5 * e), Launch(6 * w), product, Launch(6 * a), *[Launch(0)] * 4]
 
 
+class Format(NamedTuple):
+    """What a kind of format costs: bytes of an element with its scales, and its tensor cores."""
+
+    bytes: float
+    unit: str
+    has_tensor_scale: bool  # whose largest magnitude is another launch
+    num_small: int  # the clock; nvfp4: that of the noise of grad_weight
+
+
+FORMATS = {
+    "fp8": Format(1, "fp8", True, 1),
+    "mx": Format(1 + 1 / 32, "fp8", False, 1),
+    "nvfp4": Format(0.5 + 1 / 16, "fp4", True, 3),
+}
+
+
+def rounding_of(layer: Layer, kind: str, size: float) -> list[Launch]:
+    """Each of three tensors twice: once for each product that reads it. size: bytes of a result."""
+    form, tensors = FORMATS[kind], layer[1:4] * 2
+    ranges = [Launch(4 * each) for each in tensors] if form.has_tensor_scale else []
+    return [*ranges, *(Launch(int((4 + size) * n)) for n in tensors), *[Launch(0)] * form.num_small]
+
+
+def simulate_format(layer: Layer, kind: str) -> list[Launch]:
+    return rounding_of(layer, kind, 4) + float32(layer)
+
+
+def scaled(layer: Layer, kind: str) -> list[Launch]:
+    """Matrices for tensor cores, their products, and a bias in a launch of its own."""
+    form = FORMATS[kind]
+    made = rounding_of(layer, kind, form.bytes) + bias_gradient(layer)
+    operands = (layer.first, layer.second), (layer.result, layer.second), layer[1:4:2]
+    for (first, second), result in zip(operands, (layer.result, *layer[1:3]), strict=True):
+        size = int(form.bytes * (first + second)) + 4 * result
+        made.append(Launch(size, layer.macs, form.unit))
+    return [*made, Launch(8 * layer.result)]
+
+
 STEPS: dict[str, Callable[[Layer], list[Launch]]] = {
     "float32": float32, "bf16": autocast, "simulate": simulate, "gpu": gpu,
 }  # fmt: skip
+OF_FORMATS: dict[str, Callable[[Layer], list[Launch]]] = {
+    kind: partial(scaled, kind=kind) for kind in FORMATS
+}
 
 
 def seconds(launches: list[Launch], on: Gpu, share: float = 1.0) -> float:
@@ -185,40 +229,56 @@ ROWS = {
 }
 
 
-def ratio(layer: Layer, on: Gpu) -> float:
-    """The time of `gpu` with the table's share of the peak, of `simulate`'s."""
-    return seconds(gpu(layer), on, SHARE) / seconds(simulate(layer), on)
+def ratio(layer: Layer, on: Gpu, top: int | str = 8) -> float:
+    """The time of `gpu` with the table's share of the peak, of `simulate`'s.
+
+    top: bits of codes, or a kind of format.
+    """
+    ours, theirs = gpu(layer), simulate(layer)
+    if isinstance(top, str):
+        ours, theirs = scaled(layer, top), simulate_format(layer, top)
+    return seconds(ours, on, SHARE) / seconds(theirs, on)
 
 
-def first_gain(ladder: list[Layer], on: Gpu) -> int | None:
+def first_gain(ladder: list[Layer], on: Gpu, top: int | str = 8) -> int | None:
     """Where in a ladder `gpu` gains, and gains from there on."""
-    gains = [ratio(layer, on) * GAIN <= 1 for layer in ladder]
+    gains = [ratio(layer, on, top) * GAIN <= 1 for layer in ladder]
     last = max((i for i, gain in enumerate(gains) if not gain), default=-1)
     return last + 1 if last + 1 < len(gains) else None
 
 
 def table() -> list[TableRow]:
     """The rows of all GPUs: `simulate` first, then `gpu` where it gains."""
-    rows = []
-    for name, on in GPUS.items():
-        for layer, ladder in LADDERS.items():
-            made = {"processor": name, "layer": layer, "top": 8, "source": ROOFLINE}
-            rows.append(TableRow(macs_from=0, rows_from=0, kernel="simulate", ratio=1.0, **made))
-            place = first_gain(ladder, on)
-            if place is None:
-                continue
-            few = first_gain(ROWS[layer], on) if layer in ROWS else 0
-            assert few is not None
-            gained = [ratio(each, on) for each in ladder[place:]]
-            mean = exp(fsum(map(log, gained)) / len(gained))
-            rows.append(
-                TableRow(
-                    macs_from=ladder[place].macs,
-                    rows_from=ROWS[layer][few].rows if layer in ROWS else 0,
-                    kernel="gpu", ratio=round(mean, 2), **made,
-                )
-            )  # fmt: skip
-    return rows
+    return [
+        row
+        for name in GPUS
+        for layer, ladder in LADDERS.items()
+        for top in (8, *FORMATS)
+        if top == 8 or (layer == "linear" and has_format(str(top), name))
+        for row in _rows(name, layer, ladder, top)
+    ]
+
+
+def has_format(kind: str, name: str) -> bool:
+    """Whether tensor cores of a GPU multiply a kind of format."""
+    return reason_against("fp8_tensor" if kind == "fp8" else kind, name) is None
+
+
+def _rows(name: str, layer: str, ladder: list[Layer], top: int | str) -> list[TableRow]:
+    on = GPUS[name]
+    made: dict[str, Any] = {"processor": name, "layer": layer, "top": top, "source": ROOFLINE}
+    rows = [TableRow(macs_from=0, rows_from=0, kernel="simulate", ratio=1.0, **made)]
+    place = first_gain(ladder, on, top)
+    if place is None:
+        return rows
+    few = first_gain(ROWS[layer], on, top) if layer in ROWS else 0
+    assert few is not None
+    gained = [ratio(each, on, top) for each in ladder[place:]]
+    mean = exp(fsum(map(log, gained)) / len(gained))
+    size = ladder[place].macs
+    rows_from = ROWS[layer][few].rows if layer in ROWS else 0
+    gain = {"macs_from": size, "rows_from": rows_from, "kernel": "gpu", "ratio": round(mean, 2)}
+    return [*rows, TableRow(**gain, **made)]
 
 
 # -- printing -------------------------------------------------------------------------------------
@@ -241,18 +301,26 @@ def main() -> None:
     print(f"LAUNCH {1e6 * LAUNCH:.0f} microseconds, SHARE {SHARE}, GAIN {GAIN}\n")
     for name, on in GPUS.items():
         print(f"{name}: {on}")
-    print(f"\n{'ms, forward + backward':32}  class   " + "".join(f"{x:>10}" for x in STEPS))
+    names = "".join(f"{name:>10}" for name in (*STEPS, *OF_FORMATS))
+    print(f"\n{'ms, forward + backward':32}  class   {names[1:]}")
     for title, layer in SHOWN.items():
+        columns = STEPS | (OF_FORMATS if layer.kind == "linear" else {})
         for name, on in GPUS.items():
-            times = "".join(f"{1e3 * seconds(step(layer), on):10.3f}" for step in STEPS.values())
+            times = "".join(
+                f"{1e3 * seconds(columns[step](layer), on):10.3f}"
+                if step not in FORMATS or has_format(step, name)
+                else 10 * " "
+                for step in columns
+            )
             print(f"{title:32}  {name:7}{times}")
-        counts = "".join(f"{len(step(layer)):10}" for step in STEPS.values())
+        counts = "".join(f"{len(step(layer)):10}" for step in columns.values())
         print(f"{title:32}  launches{counts[1:]}")
     print("\n`gpu` instead of `simulate` from:")
     for row in table():
         if row.kernel == "gpu":
             size = f"{row.macs_from:,} multiply-accumulates, {row.rows_from} rows"
-            print(f"{row.processor:8}{row.layer:12}{size:48}ratio {row.ratio:.2f} (geometric mean)")
+            what = row.layer if row.top == 8 else f"{row.layer} {row.top}"
+            print(f"{row.processor:8}{what:14}{size:48}ratio {row.ratio:.2f} (geometric mean)")
 
 
 if __name__ == "__main__":

@@ -412,7 +412,7 @@ def asked(monkeypatch):
     """The rows of the input and the bits at each decision: `simulate` for a single row."""
     found = []
 
-    def decide(geometry, a, w, *, tops, recurrence, has_rows, has_bf16):
+    def decide(geometry, a, w, *, tops, recurrence, has_rows, has_bf16, **formats):
         found.append((len(a), tops))
         name = "simulate" if len(a) == 1 else "native"
         return KERNELS[name], f"auto: {len(a)} rows"
