@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import bitcycle as bc
+from benchmarks import gpu_roofline
 from bitcycle.gpu import driver
-from bitcycle.kernels import scaled
+from bitcycle.kernels import choice, scaled
+from bitcycle.kernels.choice import TABLE_SWITCH, TableRow, decide_kernel, table_text
+from bitcycle.kernels.geometry import LinearGeometry
 from bitcycle.quantizers.blocks import FP8, MX, NVFP4
 
 from .emulated import counted, is_emulated
@@ -179,3 +183,123 @@ def test_collect_sees_the_values(on, monkeypatch):
             model(x)
         noises.append([found["0", role].sqnr_db for role in ("act", "weight")])
     assert noises[0] == noises[1]
+
+
+def test_one_graph_serves_a_ladder_of_formats(on, monkeypatch):
+    on("sm_100")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    torch._dynamo.reset()
+    counters.clear()
+    results = []
+    for compiles in (True, False):
+        model, x = make(MX(error_rounding="stochastic"), "FWmxfp8/BWmxfp8", "gpu")
+        bits = bc.PrecisionScheduler(
+            model, forward="CR:mxfp4,mxfp6,mxfp8:1", backward="mxfp8", total_steps=3
+        )
+        run = torch.compile(model, backend="aot_eager") if compiles else model
+        for _ in range(3):
+            with counted() as counts:
+                run(x).square().mean().backward()
+            assert counts.operations["scaled_mm"][0] == 6
+            bits.step()
+        results.append(state_of(model))
+    assert_close(*results, 1e-4)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+HEALING = "stages:nvfp4@0.5,bf16"
+
+
+def test_the_healing_schedule_multiplies_on_tensor_cores_throughout(on, monkeypatch):
+    """Forward in NVFP4 and then in bfloat16, backward in NVFP4: as it is published."""
+    on("sm_100")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    monkeypatch.setattr(driver, "is_available", lambda *args: False)
+    products = []
+    for kernel in ("gpu", "simulate"):
+        model, x = make(NVFP4(), "fp32", kernel)
+        bits = bc.PrecisionScheduler(
+            model, forward=HEALING, backward="nvfp4", total_steps=4, backward_operands="backward"
+        )
+        for _ in range(4):
+            with counted() as counts:
+                output = model(x)
+                output.square().mean().backward()
+            products.append(counts.operations.get("scaled_mm", (0, 0))[0])
+            bits.step()
+    assert products == [6, 6, 4, 4] + [0] * 4
+
+
+def test_auto_takes_tensor_cores_from_a_size_on(on, monkeypatch):
+    monkeypatch.setattr(choice.driver, "missing_reason", lambda: None)
+    small, large = ((tokens, 1024) for tokens in (64, 512))
+    cases = (
+        ("sm_100", large, "nvfp4", "gpu", "never measured"),
+        ("sm_100", small, "nvfp4", "simulate", "too small to gain"),
+        ("sm_90", large, "nvfp4", "simulate", "NVFP4 needs compute capability 10.0"),
+        ("sm_90", large, "fp8_block", "gpu", "never measured"),
+        ("sm_120", large, "mx", "simulate", "the table has no linear layers in mx for sm_120"),
+    )
+    w = torch.empty(1024, 1024, device="cuda")
+    for device_class, shape, recipe, name, why in cases:
+        on(device_class)
+        a = torch.empty(shape, device="cuda")
+        kernel, reason = decide_kernel(
+            LinearGeometry(), a, w, tops=(None, None, None), recipe=recipe, has_scaled=True
+        )
+        assert (kernel.name, why in reason) == (name, True), reason
+
+
+def test_auto_multiplies_the_level_bf16_on_tensor_cores(on, monkeypatch):
+    on("sm_90")
+    monkeypatch.setattr(choice.driver, "missing_reason", lambda: None)
+    w = torch.empty(1024, 1024, device="cuda")
+    both = {"tops": (None, None, None), "has_bf16": True}
+    assert decide_kernel(LinearGeometry(), w, w, **both)[0].name == "bf16"
+    on("sm_75")
+    kernel, reason = decide_kernel(LinearGeometry(), w, w, **both)
+    assert (kernel.name, reason) == ("simulate", "auto: no BF16 tensor cores on sm_75")
+
+
+def test_auto_is_decided_by_the_formats_of_a_schedule(on, monkeypatch, tmp_path):
+    on("sm_100")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    monkeypatch.setattr(choice.driver, "missing_reason", lambda: None)
+    monkeypatch.setattr(driver, "is_available", lambda *args: False)
+    row = TableRow(
+        processor="sm_100", layer="linear", top="mx", macs_from=0, rows_from=0, kernel="gpu",
+        ratio=0.5,
+    )  # fmt: skip
+    (tmp_path / "kernels.csv").write_text(table_text([row]))
+    monkeypatch.setenv(TABLE_SWITCH, str(tmp_path / "kernels.csv"))
+    model, x = make(MX(), "fp32", "auto")
+    bc.PrecisionScheduler(model, forward="mxfp4", backward="mxfp8", total_steps=4)
+    model(x).square().mean().backward()
+    found = bc.audit(model)["0"]
+    assert (found.kernel, "0.50 of simulate's time" in found.reason) == ("gpu", True)
+    on_cpu = bc.quantize_model(nn.Sequential(nn.Linear(8, 8)), MX())
+    bc.set_precision(on_cpu, "FWmxfp4/BWmxfp8")
+    on_cpu(torch.ones(2, 8)).sum().backward()
+    assert bc.audit(on_cpu)["0"].reason == "auto: mx has no integer codes"
+
+
+@emulated_only
+@pytest.mark.parametrize("kernel", ["simulate", "gpu"])
+@pytest.mark.parametrize("kind", gpu_roofline.FORMATS)
+@pytest.mark.parametrize("rounding", ["triton"], indirect=True)
+def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, on, rounding):
+    on("sm_100")
+    quantizer, name = {"fp8": FP8(), "mx": MX(), "nvfp4": NVFP4()}[kind], {"mx": "mxfp8"}
+    layer = bc.quantize_model(nn.Linear(64, 64), quantizer, kernel=kernel).cuda()
+    bits = name.get(kind, kind)
+    bc.set_precision(layer, f"FW{bits}/BW{bits}")
+    x, error = (torch.zeros(2, 64, 64, device="cuda") for _ in range(2))
+    for _ in range(2):
+        for each in (x, *layer.parameters()):
+            each.requires_grad_().grad = None
+        with counted() as counts:
+            layer(x).backward(error)
+    size = gpu_roofline.linear(1, 1, 1)
+    of = {"simulate": gpu_roofline.simulate_format, "gpu": gpu_roofline.scaled}[kernel]
+    assert counts.launches == len(of(size, kind)), counts.operations
