@@ -281,6 +281,7 @@ def encode(
         HAS_FLAG=flag is not None, BITS=storage.bits, MANTISSA=storage.mantissa,
         MIN_EXPONENT=storage.min_exponent, SPAN=0 if tile.scope == _ROW else _SPAN,
         R=tile.rows, C=tile.blocks, B=tile.elements, P=triton.next_power_of_2(num_parts),
+        num_warps=8,
     )  # fmt: skip
     if not is_done:
         return None
