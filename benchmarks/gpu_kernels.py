@@ -227,6 +227,7 @@ def _scaled() -> dict[str, Callable[[], Any]]:
         )
 
     return {
+        "scaled fp8, rows, turned": encode("fp8", (0,), (None,), 0, "e4m3", x, key=key),
         "scaled nvfp4, turned, transform": encode(
             "nvfp4", (0,), (16,), 0, "e2m1", x, key=key, signs=signs, flag=flag
         ),
@@ -238,7 +239,6 @@ def _scaled() -> dict[str, Callable[[], Any]]:
         "scaled fp8, tensor": encode("fp8", (), (), 1, "e4m3", flag=flag),
         "scaled fp8, tensor, turned": encode("fp8", (), (), 0, "e5m2", x, key=key),
         "scaled fp8, rows": encode("fp8", (1,), (None,), 1, "e4m3"),
-        "scaled fp8, rows, turned": encode("fp8", (0,), (None,), 0, "e4m3", x, key=key),
         "scaled fp8, 1 x 128": encode("fp8", (1,), (128,), 1, "e4m3"),
         "scaled fp8, 1 x 128, turned": encode("fp8", (0,), (128,), 0, "e4m3", x, key=key),
         "scaled fp8, 128 x 128": encode("fp8", (0, 1), (128, 128), 1, "e4m3", x),

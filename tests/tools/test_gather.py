@@ -5,28 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from bitcycle_lab.recipes import Published
 from bitcycle_lab.study.results import read_study, write_failures
+from bitcycle_lab.study.study import StudyOptions, adjust
 from bitcycle_lab.study.study_file import find_study
-from bitcycle_lab.study.summary import published_value, summarize
+from bitcycle_lab.study.summary import summarize
 from tests.bitcycle_lab.study.made_up import result_of, write_run
 from tools.results.__main__ import main
 from tools.results.study_data import gather, merge, restore
 
-STUDY = """
-name: tiny
-baseline: static
-seeds: 3
-base:
-  model: {name: digits_mlp, options: {width: 16}}
-  steps: 12
-  threads: 1
-  precision: {backward: 8}
-methods:
-  static: {precision.forward: 8}
-  cycle: {precision.forward: "CR:3-8:1"}
-"""
-VALUES = {"static": (90.0, 91.0, 92.0), "cycle": (88.0, 89.1, float("nan"))}
+VALUES = {"float32": (91.0, 90.5, 92.5), "static 8/8": (90.0, 91.0, 92.0),
+          "CPT 4-8/8": (88.0, 89.1, float("nan"))}  # fmt: skip
 LINES = [
     *({"step": step, "kind": "train", "accuracy": 5.0 * step} for step in range(1, 13)),
     *({"step": step, "kind": "eval", "split": "test", "accuracy": 10.0 * step} for step in (6, 12)),
@@ -34,22 +22,21 @@ LINES = [
 
 
 @pytest.fixture
-def study(tmp_path):
-    (tmp_path / "tiny.yaml").write_text(STUDY)
-    return find_study(str(tmp_path / "tiny.yaml"))
+def study():
+    return find_study("demo")
 
 
-def write(study, output, seeds, failed=()):
-    """The folders of these seeds; those in `failed` left only a message, with a path."""
+def write(study, output, seeds, *, failed=(), plus=0.0):
+    """The folders of these seeds; those in `failed` left only a message. plus: to each value."""
     failures = {}
-    for run in study.runs(str(output)):
+    for run in replace(study, seeds=tuple(seeds)).runs(str(output)):
         if (run.method.label, run.seed) in failed:
-            failures[run.config.run_name] = f"OSError: no room in {output}/here (log: {output}/a)"
-        elif run.seed in seeds:
-            value = VALUES[run.method.label][run.seed]
-            folder = write_run(run.config, result_of(run, output, value, 100.0), LINES)
-            machine = {"processor": f"machine of seed {run.seed}", "host": "mine"}
-            (folder / "env.json").write_text(json.dumps(machine))
+            failures[run.config.run_name] = f"OSError: no room in {output}/here"
+            continue
+        value = VALUES[run.method.label][run.seed] + plus
+        folder = write_run(run.config, result_of(run, output, value, 100.0), LINES)
+        machine = {"processor": f"machine of seed {run.seed}", "host": "mine"}
+        (folder / "env.json").write_text(json.dumps(machine))
     write_failures(output, failures)
 
 
@@ -59,6 +46,9 @@ def gathered(study, output):
 
 def states(data):
     return {m["label"]: {run["seed"]: run["state"] for run in m["runs"]} for m in data["methods"]}
+
+
+ALL = dict.fromkeys(VALUES, dict.fromkeys(range(3), "done"))
 
 
 def test_a_study_comes_back_from_its_data_without_the_runs(study, tmp_path):
@@ -72,34 +62,21 @@ def test_a_study_comes_back_from_its_data_without_the_runs(study, tmp_path):
         assert repr(own.summary) == repr(other.summary)  # the mean of a diverged run is nan
         assert repr(own.difference) == repr(other.difference)
         assert own.relative_cost == other.relative_cost
-        assert own.method.config.precision == other.method.config.precision
     [first, *_] = data["methods"][0]["runs"]
     assert first["curve"] == [[6, 60.0], [12, 120.0]]
     assert first["training"] == 60.0  # of step 12
     assert data["machines"][first["machine"]] == {"processor": "machine of seed 0"}
+    assert data["methods"][1]["settings"]["precision"] == {
+        "skip": ["fc"], "forward": 8, "backward": 8
+    }  # fmt: skip
 
 
-def test_published_values_and_the_margin_come_back_too(study, tmp_path):
-    cells = {"static": 90.0, "cycle": 91.5}
-    methods = tuple(
-        replace(
-            m, published=(Published(where="x", metric="accuracy", value=cells[m.label], unit="%"),)
-        )
-        for m in study.methods
-    )
-    study = replace(study, methods=methods, margin=0.25)
-    [group] = summarize(restore(gathered(study, tmp_path / "nowhere")))
-    assert group.margin == 0.25
-    assert {m.label: published_value(m.method, "accuracy") for m in group.methods} == cells
-
-
-def test_parts_of_a_study_are_added_by_configuration_and_seed(study, tmp_path):
+def test_parts_of_a_study_are_added_by_method_and_seed(study, tmp_path):
     write(study, tmp_path / "one", (0,))
     write(study, tmp_path / "two", (1, 2))
     one, two = gathered(study, tmp_path / "one"), gathered(study, tmp_path / "two")
-    whole = {"static": dict.fromkeys(range(3), "done"), "cycle": dict.fromkeys(range(3), "done")}
     for merged in (merge(one, two), merge(two, one)):
-        assert states(merged) == whole
+        assert states(merged) == ALL
         for method in merged["methods"]:
             for run in method["runs"]:
                 machine = merged["machines"][run["machine"]]
@@ -107,52 +84,85 @@ def test_parts_of_a_study_are_added_by_configuration_and_seed(study, tmp_path):
     assert merge(two, two) == two
 
 
+def test_runs_with_another_kernel_or_other_threads_are_of_the_same_method(study, tmp_path):
+    write(study, tmp_path / "one", (0,))
+    other = adjust(study, StudyOptions(threads=2, overrides=("--precision.kernel", "simulate")))
+    write(other, tmp_path / "two", (1, 2))
+    merged = merge(gathered(study, tmp_path / "one"), gathered(other, tmp_path / "two"))
+    assert states(merged) == ALL
+
+
+def test_another_result_of_a_seed_is_an_error_unless_it_is_to_replace_the_old_one(study, tmp_path):
+    write(study, tmp_path / "one", (0, 1))
+    write(study, tmp_path / "two", (1, 2), plus=0.5)
+    one, two = gathered(study, tmp_path / "one"), gathered(study, tmp_path / "two")
+    with pytest.raises(ValueError, match="float32, seed 1"):
+        merge(one, two)
+    merged = merge(one, two, replaces=True)
+    assert [run["final"]["accuracy"] for run in merged["methods"][0]["runs"]] == [91.0, 91.0, 93.0]
+
+
 def test_a_failure_is_kept_and_never_replaces_a_result(study, tmp_path):
     write(study, tmp_path / "good", (0, 1))
-    write(study, tmp_path / "bad", (0,), failed=[("cycle", 1)])
+    write(study, tmp_path / "bad", (0, 1), failed=[("CPT 4-8/8", 1)])
     good, bad = gathered(study, tmp_path / "good"), gathered(study, tmp_path / "bad")
-    [failure] = [run for run in bad["methods"][1]["runs"] if run["state"] == "failed"]
-    assert failure == {"seed": 1, "state": "failed", "error": "OSError: no room in here"}
-    assert str(tmp_path) not in json.dumps(bad)
-    assert states(merge(good, bad))["cycle"] == {0: "done", 1: "done", 2: "missing"}
-    assert states(merge(bad, good))["cycle"] == {0: "done", 1: "done", 2: "missing"}
+    assert bad["methods"][2]["runs"][1] == {"seed": 1, "state": "failed"}
+    for merged in (merge(good, bad), merge(bad, good), merge(good, bad, replaces=True)):
+        assert states(merged)["CPT 4-8/8"] == {0: "done", 1: "done"}
     empty = gathered(study, tmp_path / "nowhere")
-    assert states(merge(bad, empty))["cycle"] == {0: "done", 1: "failed", 2: "missing"}
+    assert states(merge(bad, empty))["CPT 4-8/8"] == {0: "done", 1: "failed"}
 
 
-def test_a_method_with_other_settings_takes_no_runs_of_the_old_one(study, tmp_path):
-    write(study, tmp_path / "runs", (0,))
-    old = gathered(study, tmp_path / "runs")
-    (tmp_path / "tiny.yaml").write_text(STUDY.replace("CR:3-8:1", "CR:4-8:1"))
-    new = gathered(find_study(str(tmp_path / "tiny.yaml")), tmp_path / "nowhere")
-    merged = states(merge(old, new))
-    assert merged["static"][0] == "done"
-    assert merged["cycle"][0] == "missing"
+def test_a_method_with_other_settings_is_an_error_unless_its_runs_are_to_be_replaced(
+    study, tmp_path
+):
+    write(study, tmp_path / "one", (0,))
+    longer = adjust(study, StudyOptions(overrides=("--steps", "90")))
+    write(longer, tmp_path / "two", (1,))
+    one, two = gathered(study, tmp_path / "one"), gathered(longer, tmp_path / "two")
+    with pytest.raises(ValueError, match="float32 had other settings"):
+        merge(one, two)
+    assert states(merge(one, two, replaces=True)) == dict.fromkeys(VALUES, {1: "done"})
 
 
 def test_what_only_the_old_data_have_stays(study, tmp_path):
     write(study, tmp_path / "runs", (0,))
-    new = gathered(study, tmp_path / "runs")
-    old = json.loads(json.dumps(new))
-    old["commands"] = ["bitcycle study run tiny"]
-    old["methods"][0]["published"] = {"value": 71.0}
+    old = gathered(study, tmp_path / "runs")
+    new = {**old, "methods": old["methods"][1:]}
+    old["commands"] = ["bitcycle study run demo"]
+    old["methods"][1]["published"] = {"value": 71.0}
     merged = merge(old, new)
-    assert merged["commands"] == ["bitcycle study run tiny"]
+    assert merged["commands"] == ["bitcycle study run demo"]
     assert merged["methods"][0]["published"] == {"value": 71.0}
+    assert states(merged) == dict.fromkeys(VALUES, {0: "done"})
 
 
-def test_the_command_adds_runs_to_the_data_file(study, tmp_path, capsys):
-    path, words = tmp_path / "tiny.yaml", ["--data", str(tmp_path / "data")]
+def test_published_values_are_compared_with_those_of_the_same_network(study, tmp_path):
+    write(study, tmp_path / "runs", (0,))
+    data = gathered(study, tmp_path / "runs")
+    for method, value, network in zip(data["methods"], (90.0, 91.5, 60.0), "AAB", strict=True):
+        method["published"] = {"value": value, "where": "CPT Table 2", "group": network}
+    [group] = summarize(restore(data))
+    found = {m.label: [p.value for p in m.method.published] for m in group.methods}
+    assert found == {"float32": [90.0], "static 8/8": [91.5], "CPT 4-8/8": []}
+
+
+def test_the_command_adds_all_runs_of_a_folder_to_the_data_file(study, tmp_path, capsys):
     for seeds, name in (((0,), "one"), ((1, 2), "two")):
         write(study, tmp_path / name, seeds)
-        assert main(["gather", str(path), str(tmp_path / name), *words]) == 0
-    file = tmp_path / "data" / "tiny.json"
+        assert main(["gather", "demo", str(tmp_path / name), "--data", str(tmp_path / "data")]) == 0
+    file = tmp_path / "data" / "demo.json"
     assert capsys.readouterr().out.split() == [str(file)] * 2
-    assert states(json.loads(file.read_text()))["cycle"] == dict.fromkeys(range(3), "done")
+    assert states(json.loads(file.read_text())) == ALL
+    write(study, tmp_path / "three", (2,), plus=1.0)
+    words = ["gather", "demo", str(tmp_path / "three"), "--data", str(tmp_path / "data")]
+    assert main(words) == 2
+    assert "seed 2" in capsys.readouterr().err
+    assert main([*words, "--replace"]) == 0
 
 
-def test_a_folder_without_runs_is_refused(study, tmp_path, capsys):
-    assert main(["gather", str(tmp_path / "tiny.yaml"), str(tmp_path / "nowhere")]) == 2
+def test_a_folder_without_runs_is_refused(tmp_path, capsys):
+    assert main(["gather", "demo", str(tmp_path / "nowhere"), "--data", str(tmp_path)]) == 2
     assert "nowhere" in capsys.readouterr().err
 
 
@@ -160,7 +170,7 @@ def test_a_folder_without_runs_is_refused(study, tmp_path, capsys):
     "damage",
     [
         lambda data: data["methods"][0].pop("runs"),
-        lambda data: data["methods"][0]["settings"].update(no_such_setting=1),
+        lambda data: data["methods"][0].update(label="no such method"),
         lambda data: data["methods"][0]["runs"][0].update(state="finished"),
         lambda data: data["methods"][0]["runs"][0]["final"].clear(),
         lambda data: data.clear(),
@@ -170,14 +180,12 @@ def test_a_damaged_data_file_is_one_error_that_names_it_and_stays(study, tmp_pat
     write(study, tmp_path / "runs", (0,))
     data = gathered(study, tmp_path / "runs")
     damage(data)
-    file, page = tmp_path / "tiny.json", tmp_path / "page.md"
+    file, page = tmp_path / "demo.json", tmp_path / "page.md"
     file.write_text(json.dumps(data))
-    page.write_text("<!-- table: tiny values -->\n<!-- end -->\n")
+    page.write_text("<!-- table: demo values -->\n<!-- end -->\n")
     assert main(["render", str(page), "--data", str(tmp_path)]) == 2
     assert str(file) in capsys.readouterr().err
     file.write_text("{")
-    (tmp_path / "tiny.yaml").write_text(STUDY)
-    words = ["gather", str(tmp_path / "tiny.yaml"), str(tmp_path / "runs")]
-    assert main([*words, "--data", str(tmp_path)]) == 2
+    assert main(["gather", "demo", str(tmp_path / "runs"), "--data", str(tmp_path)]) == 2
     assert str(file) in capsys.readouterr().err
     assert file.read_text() == "{"

@@ -2,11 +2,10 @@
 
     python -m tools.results gather digits RUNS
     python -m tools.results render [PAGE ...]
-    python -m tools.results render --check
 
-`gather` adds the runs of a study below a folder to results/data. `render` rewrites what stands
-between the markers of pages (see tools/results/pages.py), by default of every page of the
-repository; `--check` writes nothing and fails if a page or picture would change.
+`gather` adds every run of a study that has ended below RUNS to its file in results/data, which may
+hold runs of other seeds. `render` rewrites what stands between the markers of pages (see
+tools/results/pages.py), by default of every page of the repository.
 """
 
 from __future__ import annotations
@@ -45,44 +44,37 @@ def main(words: Sequence[str] | None = None) -> int:
     own = commands.add_parser("gather", help="add the runs of a study to its data file")
     own.add_argument("study", help="a study's name or YAML file")
     own.add_argument("runs", type=Path, help="the folder of the runs")
-    own.add_argument("--seeds", type=int, nargs="+", help="by default those of the last run")
+    own.add_argument("--replace", action="store_true", help="old runs that differ from new ones")
     own = commands.add_parser("render", help="rewrite tables and pictures of pages")
     own.add_argument("pages", type=Path, nargs="*", metavar="PAGE")
-    own.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
     for each in commands.choices.values():
         each.add_argument("--data", type=Path, default=DATA, metavar="FOLDER")
     arguments = parser.parse_args(words)
     try:
-        return run(arguments)
+        if arguments.command == "gather":
+            print(gather_study(arguments.study, arguments.runs, arguments.data, arguments.replace))
+            return 0
+        files = render(arguments.pages or default_pages(), arguments.data)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Gather or render; 1 if a check fails."""
-    if arguments.command == "gather":
-        print(gather_study(arguments.study, arguments.runs, arguments.seeds, arguments.data))
-        return 0
-    files = render(arguments.pages or default_pages(), arguments.data)
-    changed = outdated(files)
-    for path in changed:
+    for path in outdated(files):
+        write_text(path, files[path])
         print(path)
-        if not arguments.check:
-            write_text(path, files[path])
-    return int(arguments.check and bool(changed))
+    return 0
 
 
-def gather_study(name: str, runs: Path, seeds: Sequence[int] | None, folder: Path) -> Path:
-    """Add the runs of a study to its data file; with the options that it was last run with."""
+def gather_study(name: str, runs: Path, folder: Path, replaces: bool) -> Path:
+    """Add the runs of a study to its data file: of every seed, with the options of its last run."""
+    seeds = {int(path.name.rpartition("-seed")[2]) for path in runs.glob("*-seed[0-9]*")}
     options = read_options(runs, find_study(name).name) or StudyOptions()
-    if seeds is not None:
-        options = replace(options, seeds=tuple(seeds))
-    result = read_study(open_study(name, runs, options), runs)
-    if not result.count("done") + result.count("failed"):
-        raise ValueError(f"no run of {result.study.name} has ended below {runs}")
-    path = folder / f"{result.study.name}.json"
-    add(path, gather(result))
+    study = open_study(name, runs, replace(options, seeds=tuple(sorted(seeds)) or None))
+    methods = tuple(replace(method, num_seeds=None) for method in study.methods)
+    data = gather(read_study(replace(study, methods=methods), runs))
+    if not any(method["runs"] for method in data["methods"]):
+        raise ValueError(f"no run of {study.name} has ended below {runs}")
+    path = folder / f"{study.name}.json"
+    add(path, data, replaces=replaces)
     return path
 
 

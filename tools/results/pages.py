@@ -1,14 +1,14 @@
 """Pages that people write: tables and pictures between markers are made from the data files.
 
-    <!-- table: lengths differences | against: static 6/6 | group: ResNet-8, CIFAR-10, 500 steps -->
+    <!-- table: lengths differences | against: static 6/6 | method: CPT 3-8/8, N = 8; float32 -->
     <!-- end -->
 
     <!-- picture: lengths differences -->
     ![The alternative text](lengths.svg)
 
-A marker names a data file and a table or picture of it. Options choose what a study is compared
-with (`against`), other data that it needs (`with`), columns to leave out (`hide`), and rows by
-their cells; an option can be repeated.
+A marker names a data file and a table or picture of it. Options have values with `;` between them:
+the `columns` to show, what a study is compared with (`against`), other data that it needs (`with`),
+and by its heading the cells of the rows to show.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tools.results.pictures import creator, draw
+from tools.results.pictures import draw
 from tools.results.study_data import Data, name_file_in_errors, read_data
 from tools.results.tables import Options, make_table
 
@@ -69,32 +69,25 @@ def _make(make: Callable[[Data, str, Options], str], words: str, folder: Path) -
     name, kind, options = read_marker(words)
     others = {other: read_data(folder / f"{other}.json") for other in options.pop("with", ())}
     path = folder / f"{name}.json"
-    with name_file_in_errors(path):  # the files of old measurements have no kind
-        return make({"kind": name, **read_data(path), "with": others}, kind, options)
+    with name_file_in_errors(path):
+        return make({**read_data(path), "with": others}, kind, options)
 
 
 def read_marker(words: str) -> tuple[str, str, dict[str, list[str]]]:
     """The name of the data, the kind of table or picture, and the options.
 
-    >>> read_marker("lengths differences | against: static 6/6 | group: a, b")
-    ('lengths', 'differences', {'against': ['static 6/6'], 'group': ['a, b']})
+    >>> read_marker("lengths differences | against: static 6/6 | method: a, b; c")
+    ('lengths', 'differences', {'against': ['static 6/6'], 'method': ['a, b', 'c']})
     """
     what, *rest = words.split(" | ")
     name, _, kind = what.partition(" ")
-    options: dict[str, list[str]] = {}
-    for part in rest:
-        key, has_value, value = part.partition(": ")
-        if not has_value:
-            raise ValueError(f"the option {part!r} has no value")
-        options.setdefault(key, []).append(value)
-    return name, kind, options
+    parts = [part.partition(": ") for part in rest]
+    if missing := [key for key, _, values in parts if not values]:
+        raise ValueError(f"the option {missing[0]!r} has no value")
+    return name, kind, {key: values.split("; ") for key, _, values in parts}
 
 
 def outdated(files: Mapping[Path, str]) -> list[Path]:
     """The files that are not as they would be rendered. Another matplotlib draws other bytes."""
-    found = []
-    for path, text in files.items():
-        stored = path.read_text(encoding="utf-8") if path.exists() else ""
-        is_comparable = path.suffix != ".svg" or creator() in stored or not stored
-        found += [path] if stored != text and is_comparable else []
-    return found
+    return [path for path, text in files.items()
+            if not path.exists() or path.read_text(encoding="utf-8") != text]  # fmt: skip

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, get_args
+from typing import Any
 
 from bitcycle.files import write_text
 from bitcycle_lab.recipes import Published
-from bitcycle_lab.study.results import MethodResult, RunStatus, State, StudyResult
-from bitcycle_lab.study.study import Method, Study
-from bitcycle_lab.study.summary import published_values
+from bitcycle_lab.study.results import MethodResult, RunStatus, StudyResult
+from bitcycle_lab.study.study import Method
+from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.tasks import TASKS
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import build_config, to_dict
-from bitcycle_lab.train.config_id import config_id
+from bitcycle_lab.train.config_id import config_id, drop_defaults
 from bitcycle_lab.train.result import RunResult
 from bitcycle_lab.train.run_directory import MACHINE, RunDirectory
 
 Data = Mapping[str, Any]
 
 DEFAULT = RunConfig(steps=1).with_backward()  # a run has a length, which has no default
-NOT_SETTINGS = ("seed", "output", "tracking", "checkpoint", "data.root", "data.cache_dir")
-MOST_POINTS = 12  # of a curve
 WIDTH = 160  # of a line of a data file
 DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
 
@@ -37,59 +34,33 @@ DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, Arithmeti
 
 
 def gather(result: StudyResult) -> dict[str, Any]:
-    """A study, its methods and every run as plain data."""
-    study, machines, methods = result.study, list[dict[str, Any]](), []
-    for row in result.methods:
-        method = row.method
-        entry = {
-            "label": method.label,
-            "group": method.group,
-            "place": None if method.place is None else list(method.place),
-            "at": method.at,
-            "id": config_id(method.config),
-            "settings": to_settings(method.config),
-            "published": _gather_published(method),
-            "runs": [_gather_run(run, machines) for run in row.runs],
+    """The methods of a study and their runs that have ended as plain data."""
+    machines: list[dict[str, Any]] = []
+    methods = [
+        {
+            "label": row.method.label,
+            "group": row.method.group,
+            "id": config_id(row.method.config),
+            "settings": to_settings(row.method.config),
+            "runs": [_gather_run(run, machines) for run in row.runs if run.error or run.result],
         }
-        methods.append({key: value for key, value in entry.items() if value is not None})
-    return {
-        "kind": "study",
-        "name": study.name,
-        "description": study.description,
-        "question": study.kind,
-        "scale": study.scale,
-        "baseline": study.baseline,
-        "margin": study.margin,
-        "seeds": list(study.seeds),
-        "notes": list(study.notes),
-        "machines": machines,
-        "methods": methods,
-    }
-
-
-def _gather_published(method: Method) -> dict[str, Any] | None:
-    """The published value of a method, if there is exactly one; group: what it belongs to."""
-    found = published_values(method, TASKS[method.config.task].metric)
-    if len(found) != 1:
-        return None
-    return {"value": found[0].value, "where": found[0].where, "group": method.group}
+        for row in result.methods
+    ]
+    return {"kind": "study", "name": result.study.name, "machines": machines, "methods": methods}
 
 
 def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any]:
     """One run. machine: an index into the list of machines."""
-    found: dict[str, Any] = {"seed": run.seed, "state": run.state}
-    if run.error is not None:
-        found["error"] = without_paths(run.error)
+    if run.result is None:
+        return {"seed": run.seed, "state": "failed"}
     result = run.result
-    if result is None:
-        return found
-    directory = RunDirectory(run.directory)
-    environment = directory.read_environment()
+    environment = RunDirectory(run.directory).read_environment()
     machine = {key: environment[key] for key in MACHINE if key in environment}
     if machine not in machines:
         machines.append(machine)
     return {
-        **found,
+        "seed": run.seed,
+        "state": run.state,
         "final": {name: rounded(value, 12) for name, value in result.final.items()},
         "eval_precision": result.eval_precision,
         "bitops": result.cost["bitops"],
@@ -100,40 +71,25 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any
         "weights": result.weights_sha256[:16],
         "machine": machines.index(machine),
         "threads": run.config.threads or environment.get("num_threads"),
-        **thin_curve(directory.read_metrics(), result.metric),
-        **last_training(directory.read_metrics(), result.metric),
+        **_gather_curves(run.metrics, result.metric),
     }
 
 
-def last_training(lines: Sequence[Data], metric: str) -> dict[str, float | str]:
-    """The metric on training batches in the last twentieth of the steps, with augmentation.
+def _gather_curves(lines: list[dict[str, Any]], metric: str) -> dict[str, Any]:
+    """The metric on the test split as [step, value], and on the last training batches.
+
+    `training` is the mean over the last twentieth of the steps, with augmentation.
 
     >>> lines = [{"step": s, "kind": "train", "m": s / 100} for s in range(50, 2001, 50)]
-    >>> last_training(lines, "m")
-    {'training': 19.75}
+    >>> _gather_curves([*lines, {"step": 9, "kind": "eval", "split": "test", "m": 1 / 3}], "m")
+    {'curve': [[9, 0.33333]], 'training': 19.75}
     """
-    found = [line for line in lines if line.get("kind") == "train" and metric in line]
-    last = [line[metric] for line in found if line["step"] > 0.95 * found[-1]["step"]]
-    return {"training": rounded(fmean(last), 5)} if last else {}
-
-
-def thin_curve(lines: Sequence[Data], metric: str) -> dict[str, Any]:
-    """The evaluations in the run as [step, value]: every k-th, and always the last.
-
-    Those on test data, or on another split if it was evaluated more often.
-
-    >>> lines = [{"step": s, "kind": "eval", "split": "test", "m": s / 3} for s in range(1, 26)]
-    >>> [step for step, _ in thin_curve(lines, "m")["curve"]]
-    [1, 4, 7, 10, 13, 16, 19, 22, 25]
-    """
-    splits: dict[str, list[list[Any]]] = {"test": []}
-    for line in lines:
-        if line.get("kind") == "eval" and metric in line:
-            splits.setdefault(line["split"], []).append([line["step"], rounded(line[metric], 5)])
-    split, points = max(splits.items(), key=lambda found: len(found[1]))
-    stride = -(-len(points) // MOST_POINTS) or 1
-    curve = {"curve": points[(len(points) - 1) % stride :: stride]}
-    return curve if split == "test" else {**curve, "curve_split": split}
+    own = [line for line in lines if metric in line]
+    tests = [line for line in own if line.get("kind") == "eval" and line["split"] == "test"]
+    train = [line for line in own if line.get("kind") == "train"]
+    last = [line[metric] for line in train if line["step"] > 0.95 * train[-1]["step"]]
+    training = {"training": rounded(fmean(last), 5)} if last else {}
+    return {"curve": [[line["step"], rounded(line[metric], 5)] for line in tests], **training}
 
 
 def to_settings(config: RunConfig) -> dict[str, Any]:
@@ -142,62 +98,67 @@ def to_settings(config: RunConfig) -> dict[str, Any]:
     >>> to_settings(RunConfig(name="a", steps=10, output="elsewhere"))
     {'name': 'a', 'steps': 10}
     """
-    return _differing(to_dict(config.with_backward()), {**to_dict(DEFAULT), "steps": None}, "")
+    own = replace(
+        config.with_backward(),
+        seed=DEFAULT.seed,
+        output=DEFAULT.output,
+        tracking=DEFAULT.tracking,
+        checkpoint=DEFAULT.checkpoint,
+        data=replace(config.data, root=DEFAULT.data.root, cache_dir=DEFAULT.data.cache_dir),
+        model=replace(config.model, path=config.model.path and Path(config.model.path).name),
+    )
+    return drop_defaults(to_dict(own), {**to_dict(DEFAULT), "steps": None})
 
 
-def _differing(own: Data, default: Data, prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in own.items():
-        if prefix + key in NOT_SETTINGS or value == default.get(key):
-            continue
-        is_section = isinstance(value, Mapping) and not prefix
-        found[key] = _differing(value, default[key], f"{key}.") if is_section else value
-    if prefix == "model." and isinstance(found.get("path"), str):
-        found["path"] = Path(found["path"]).name
-    return found
+def merge(old: Data, new: Data, *, replaces: bool = False) -> dict[str, Any]:
+    """Both: methods by group and label, in the order of the new data; their runs by seed.
 
-
-def without_paths(text: str) -> str:
-    """An error message without the folders of the machine.
-
-    >>> without_paths("OSError: no room in /home/me/runs/a (log: /home/me/runs/studies/a.txt)")
-    'OSError: no room in a'
+    Raises ValueError if a method has other settings now, or a seed another result, unless the new
+    one `replaces` it.
     """
-    text = re.sub(r" \(log: .*\)$", "", text)
-    text = re.sub(r"(?<![\w.])(?:~|\.\.?)?/(?:[^\s/'\"]+/)*([^\s/'\"]*)", r"\1", text)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def merge(old: Data, new: Data) -> dict[str, Any]:
-    """The new data, with what only the old data have: a study can be run in parts.
-
-    Runs are matched by the id of their configuration and their seed. A new result replaces an old
-    one, a new failure an old failure; a run that is missing or not finished replaces nothing.
-    """
-    machines = [*new["machines"]]
-
-    def moved(run: Data) -> Data:
-        if "machine" not in run:
-            return run
-        machine = old["machines"][run["machine"]]
-        if machine not in machines:
-            machines.append(machine)
-        return {**run, "machine": machines.index(machine)}
-
-    rank = {"done": 2, "failed": 1}
-    before = {method["id"]: method for method in old["methods"]}
-    methods = []
+    machines = [*old["machines"]]
+    machines += [each for each in new["machines"] if each not in machines]
+    places = [machines.index(each) for each in new["machines"]]
+    methods = {_key(method): method for method in (*new["methods"], *old["methods"])}
     for method in new["methods"]:
-        known = before.get(method["id"], {"runs": []})
-        runs = {run["seed"]: run for run in method["runs"]}
-        for run in known["runs"]:
-            own = runs.get(run["seed"], {"state": None})
-            if rank.get(run["state"], 0) > rank.get(own["state"], 0):
-                runs[run["seed"]] = moved(run)
-        methods.append({**known, **method, "runs": [runs[seed] for seed in sorted(runs)]})
-    seeds = {run["seed"] for method in methods for run in method["runs"]}
-    return {**old, **new, "seeds": sorted({*new["seeds"], *seeds}), "machines": machines,
-            "methods": methods}  # fmt: skip
+        before = methods[_key(method)]
+        moved = [
+            {**run, "machine": places[run["machine"]]} if "machine" in run else run
+            for run in method["runs"]
+        ]
+        runs = _merge_runs(before, {**method, "runs": moved}, replaces)
+        methods[_key(method)] = {**before, **method, "runs": runs}
+    return {**old, **new, "machines": machines, "methods": [*methods.values()]}
+
+
+def _merge_runs(old: Data, new: Data, replaces: bool) -> list[Data]:
+    """The runs of a method, every seed once. A failure never takes the place of a result."""
+    name = ", ".join(filter(None, _key(new)))
+    is_other = _training_id(old) != _training_id(new)
+    if is_other and not replaces:
+        raise ValueError(f"{name} had other settings, {old['settings']}; --replace drops its runs")
+    runs = {} if is_other else {run["seed"]: run for run in old["runs"]}
+    for run in new["runs"]:
+        known = runs.get(run["seed"], run)
+        is_same = all(known.get(key) == run.get(key) for key in ("final", "weights"))
+        if known["state"] == "failed" or (run["state"] == "done" and (is_same or replaces)):
+            runs[run["seed"]] = run
+        elif run["state"] == "done":
+            raise ValueError(
+                f"{name}, seed {run['seed']} has another result; --replace takes yours"
+            )
+    return [runs[seed] for seed in sorted(runs)]
+
+
+def _key(method: Data) -> tuple[str, str]:
+    return method["group"], method["label"]
+
+
+def _training_id(method: Data) -> str:
+    """Equal for methods that compute the same, with whatever kernel and threads."""
+    config = build_config(method["settings"]).with_backward()
+    precision = replace(config.precision, kernel=DEFAULT.precision.kernel)
+    return config_id(replace(config, precision=precision, threads=None))
 
 
 # -- from data to a study -------------------------------------------------------------------------
@@ -208,48 +169,33 @@ def restore(data: Data, baseline: str | None = None) -> StudyResult:
 
     Raises KeyError, ValueError, ... if the file is damaged.
     """
-    baseline = baseline or data["baseline"]
-    bases = {e["group"]: e.get("published") for e in data["methods"] if e["label"] == baseline}
-    methods = [_restore_method(e, bases.get(e["group"])) for e in data["methods"]]
-    study = Study(
-        name=data["name"],
-        description=data["description"],
-        methods=tuple(methods),
-        seeds=tuple(data["seeds"]),
-        baseline=baseline,
-        margin=data.get("margin"),
-        kind=data["question"],
-        scale=data["scale"],
-        notes=tuple(data["notes"]),
-    )
-    rows = [
-        MethodResult(method=method, runs=tuple(_restore_run(method, run) for run in entry["runs"]))
-        for method, entry in zip(methods, data["methods"], strict=True)
-    ]
+    study = find_study(data["name"])
+    study = replace(study, baseline=baseline or study.baseline)
+    entries = {_key(entry): entry for entry in data["methods"]}
+    if others := sorted(set(entries) - {(method.group, method.label) for method in study.methods}):
+        raise ValueError(f"the study {study.name} has no method {', '.join(others[0])}")
+    bases = {group: entry for (group, label), entry in entries.items() if label == study.baseline}
+    rows = []
+    for method in study.methods:
+        if (entry := entries.get((method.group, method.label))) is not None:
+            method = _with_published(method, entry, bases.get(method.group, {}))
+            runs = tuple(_restore_run(method, run) for run in entry["runs"])
+            rows.append(MethodResult(method=method, runs=runs))
+    study = replace(study, methods=tuple(row.method for row in rows))
     return StudyResult(study=study, output=Path(), methods=tuple(rows))
 
 
-def _restore_method(entry: Data, base: Data | None) -> Method:
-    """A method; its published value only if that of the baseline is of the same network."""
-    config = build_config(entry["settings"]).with_backward()
+def _with_published(method: Method, entry: Data, base: Data) -> Method:
+    """The method with the published value of its entry, if it is of the baseline's network."""
     cell = entry.get("published")
-    published: tuple[Published, ...] = ()
-    if cell is not None and base is not None and cell["group"] == base["group"]:
-        metric = TASKS[config.task].metric
-        published = (Published(where=cell["where"], metric=metric, value=cell["value"], unit=""),)
-    return Method(
-        label=entry["label"],
-        config=config,
-        group=entry["group"],
-        place=tuple(entry["place"]) if "place" in entry else None,
-        published=published,
-        at=entry.get("at"),
-    )
+    if cell is None or cell["group"] != base.get("published", {}).get("group"):
+        return method
+    metric = TASKS[method.config.task].metric
+    own = Published(where=cell["where"], metric=metric, value=cell["value"], unit="")
+    return replace(method, published=(own,))
 
 
 def _restore_run(method: Method, run: Data) -> RunStatus:
-    if run["state"] not in get_args(State):
-        raise ValueError(f"a run has the state {run['state']!r}; known: {get_args(State)}")
     config, result = replace(method.config, seed=run["seed"]), None
     if run["state"] == "done":
         metric = TASKS[config.task].metric
@@ -262,21 +208,17 @@ def _restore_run(method: Method, run: Data) -> RunStatus:
             best=None,
             swa=None,
             eval_precision=run["eval_precision"],
-            cost={"bitops": float(run["bitops"]), "relative_to_float32": float(run["of_float32"])},
+            cost={"bitops": float(run["bitops"])},
             steps=run["steps"],
             seconds=float(run["seconds"]),
-            kernels={str(i): name for i, name in enumerate(run["kernels"])},
+            kernels={},
             weights_sha256=run["weights"],
             directory="",
         )
-    return RunStatus(
-        method=method,
-        config=config,
-        directory=Path(config.run_name),
-        state=run["state"],
-        result=result,
-        error=run.get("error"),
-    )
+    elif run["state"] != "failed":
+        raise ValueError(f"a run has the state {run['state']!r}; known: done, failed")
+    return RunStatus(method=method, config=config, directory=Path(), state=run["state"],
+                     result=result)  # fmt: skip
 
 
 # -- data files -----------------------------------------------------------------------------------
@@ -303,10 +245,12 @@ def name_file_in_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {why}") from None
 
 
-def add(path: Path, data: Data) -> None:
+def add(path: Path, data: Data, *, replaces: bool = False) -> None:
     """Write the data file of a study, merged with the one that is there."""
     with name_file_in_errors(path):
-        text = to_json(merge(read_data(path), data) if path.exists() else data)
+        if path.exists():
+            data = merge(read_data(path), data, replaces=replaces)
+        text = to_json(data)
         restore(json.loads(text))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)

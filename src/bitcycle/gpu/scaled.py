@@ -142,6 +142,22 @@ def _load_tile(
 
 
 @triton.jit
+def _reduce(found, HEIGHT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """The largest of every block (R, C, 1), which has HEIGHT rows."""
+    amax = tl.max(found, 2, keep_dims=True)
+    if HEIGHT > 1:
+        amax = tl.max(tl.reshape(amax, (R // HEIGHT, HEIGHT, C)), 1, keep_dims=True)
+        amax = tl.reshape(tl.broadcast_to(amax, (R // HEIGHT, HEIGHT, C)), (R, C, 1))
+    return amax
+
+
+@triton.jit
+def _raise_flag(flag, amax, HAS_FLAG: tl.constexpr):
+    if HAS_FLAG:
+        tl.store(flag, float("nan"), mask=tl.max(amax) >= INFINITE)
+
+
+@triton.jit
 def _encode_scaled(
     x, elements, scales, tensor_scale, parts, numbers, key, signs, flag,
     rows, length, summed, row_stride, step, number_stride, padded, width, columns, scale_row,
@@ -171,19 +187,15 @@ def _encode_scaled(
         of_tensor = load_amax(parts, num_parts, P)
     if SCOPE == _TENSOR:
         amax = tl.zeros([1, 1, 1], tl.int32) + of_tensor
-        if HAS_FLAG:
-            tl.store(flag, float("nan"), mask=of_tensor >= INFINITE)
     elif SCOPE != _BLOCK:
         found = tl.zeros([R, C, B], tl.int32)
         for start in range(0, end, C * B):
             k = first + start + c * B + e
             v = _load_tile(x, signs, r, k, rows, length, row_stride, step, False, R, C, B)
             found = tl.maximum(found, magnitude(v))
-        amax = tl.max(found, 2, keep_dims=True)
-        if SCOPE == _SQUARE:
-            amax = tl.max(amax, 0, keep_dims=True)
-        if HAS_FLAG:
-            tl.store(flag, float("nan"), mask=tl.max(amax) >= INFINITE)
+        amax = _reduce(found, HEIGHT, R, C)
+    if SCOPE != _BLOCK:
+        _raise_flag(flag, amax, HAS_FLAG)
     k0 = 0
     k1 = 0
     if KEY != NO_KEY:
@@ -193,13 +205,8 @@ def _encode_scaled(
         k = first + start + c * B + e
         v = _load_tile(x, signs, r, k, rows, length, row_stride, step, HAS_TRANSFORM, R, C, B)
         if SCOPE == _BLOCK:
-            amax = tl.max(magnitude(v), 2, keep_dims=True)
-            if HEIGHT > 1:
-                amax = tl.max(tl.reshape(amax, (R // HEIGHT, HEIGHT, C)), 1, keep_dims=True)
-                amax = tl.broadcast_to(amax, (R // HEIGHT, HEIGHT, C))
-                amax = tl.reshape(amax, (R, C, 1))
-            if HAS_FLAG:
-                tl.store(flag, float("nan"), mask=tl.max(amax) >= INFINITE)
+            amax = _reduce(magnitude(v), HEIGHT, R, C)
+            _raise_flag(flag, amax, HAS_FLAG)
         factor, back = make_scales(amax, of_tensor, numbers, KIND, ROUNDS_UP, HAS_PARTS)
         rounded = round_element(v * factor, numbers, r * number_stride + k * step, k0, k1, KEY)
         is_element = (r < rows) & (k < summed) & (back == back)
@@ -281,6 +288,7 @@ def encode(
         HAS_FLAG=flag is not None, BITS=storage.bits, MANTISSA=storage.mantissa,
         MIN_EXPONENT=storage.min_exponent, SPAN=0 if tile.scope == _ROW else _SPAN,
         R=tile.rows, C=tile.blocks, B=tile.elements, P=triton.next_power_of_2(num_parts),
+        num_warps=8,
     )  # fmt: skip
     if not is_done:
         return None
