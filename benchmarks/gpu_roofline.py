@@ -19,7 +19,7 @@ from math import exp, fsum, log
 from typing import Any, NamedTuple
 
 from bitcycle.kernels.choice import ROOFLINE, TableRow, table_text
-from bitcycle.kernels.scaled import reason_against
+from bitcycle.kernels.scaled import kinds_on
 
 LAUNCH = 5e-6  # seconds; an assumption
 SHARE, GAIN = 0.5, 1.2
@@ -254,14 +254,9 @@ def table() -> list[TableRow]:
         for name in GPUS
         for layer, ladder in LADDERS.items()
         for top in (8, *FORMATS)
-        if top == 8 or (layer == "linear" and has_format(str(top), name))
+        if top == 8 or (layer == "linear" and top in kinds_on(name))
         for row in _rows(name, layer, ladder, top)
     ]
-
-
-def has_format(kind: str, name: str) -> bool:
-    """Whether tensor cores of a GPU multiply a kind of format."""
-    return reason_against("fp8_tensor" if kind == "fp8" else kind, name) is None
 
 
 def _rows(name: str, layer: str, ladder: list[Layer], top: int | str) -> list[TableRow]:
@@ -308,7 +303,7 @@ def main() -> None:
         for name, on in GPUS.items():
             times = "".join(
                 f"{1e3 * seconds(columns[step](layer), on):10.3f}"
-                if step not in FORMATS or has_format(step, name)
+                if step not in FORMATS or step in kinds_on(name)
                 else 10 * " "
                 for step in columns
             )

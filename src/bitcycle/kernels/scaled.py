@@ -65,6 +65,16 @@ def reason_against(recipe: str, device_class: str | None) -> str | None:
     return f"{_NAMES[recipe]} needs compute capability {only}"
 
 
+def kinds_on(device_class: str | None) -> list[str]:
+    """The kinds of formats that tensor cores of a GPU multiply in their usual recipe.
+
+    >>> kinds_on("sm_90"), kinds_on("sm_100")
+    (['fp8'], ['fp8', 'mx', 'nvfp4'])
+    """
+    usual = {"fp8": "fp8_tensor", "mx": "mx", "nvfp4": "nvfp4"}
+    return [kind for kind in usual if reason_against(usual[kind], device_class) is None]
+
+
 def reason_against_pair(first: str | None, second: str | None) -> str | None:
     """Why tensor cores do not multiply operands stored as such elements; None if they do."""
     if first is None or second is None:

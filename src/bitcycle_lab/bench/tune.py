@@ -41,6 +41,7 @@ from bitcycle.kernels.choice import (
     read_table,
     table_text,
 )
+from bitcycle.kernels.scaled import kinds_on
 from bitcycle.matmul import MatMul
 from bitcycle.model_precision import set_precision
 from bitcycle_lab.bench.result import find_processor, time_interleaved
@@ -50,6 +51,7 @@ KERNELS = {"cpu": (SIMULATE, "native"), "cuda": (SIMULATE, "gpu")}
 CPU = torch.device("cpu")
 TOLERANCE, SWITCH = 1.05, 1.2
 BACKWARD_BITS = 8
+FORMATS = {"fp8": "fp8", "mx": "mxfp8", "nvfp4": "nvfp4"}  # by kind
 REPEATS, BUDGET = 30, 0.5  # of each kernel, size and bits; seconds
 QUICK_SIZES = 2  # per kind of layer, one repeat, 8 bits
 
@@ -187,12 +189,17 @@ def _lstm(units: int, batch: int, steps: int) -> TuneCase:
 class LayerStep:
     """Forward and backward of one converted layer, with gradients of the input."""
 
-    def __init__(self, case: TuneCase, kernel: str, top: int, device: torch.device = CPU) -> None:
+    def __init__(
+        self, case: TuneCase, kernel: str, top: int | str, device: torch.device = CPU
+    ) -> None:
         torch.manual_seed(0)
         layer, inputs = case.build()
         self._device, self._inputs = device, [x.to(device) for x in inputs]
-        self._model = quantize_model(nn.Sequential(layer), kernel=kernel).to(device).train()
-        set_precision(self._model, f"w{top}a{top}e{BACKWARD_BITS}")
+        rule = top if isinstance(top, str) else "sbm"
+        self._model = quantize_model(nn.Sequential(layer), rule, kernel=kernel).to(device).train()
+        name = FORMATS[rule] if isinstance(top, str) else ""
+        bits = f"FW{name}/BW{name}" if name else f"w{top}a{top}e{BACKWARD_BITS}"
+        set_precision(self._model, bits)
         self._error: Tensor | None = None
 
     def __call__(self) -> None:
@@ -209,7 +216,7 @@ class LayerStep:
 
 
 def time_case(
-    case: TuneCase, top: int, device: torch.device = CPU, *, repeats: int = REPEATS
+    case: TuneCase, top: int | str, device: torch.device = CPU, *, repeats: int = REPEATS
 ) -> dict[str, float]:
     """The fastest seconds of each kernel of a device, in turn."""
     steps = {kernel: LayerStep(case, kernel, top, device) for kernel in KERNELS[device.type]}
@@ -260,7 +267,7 @@ def find_rows_from(ratios: dict[int, dict[str, float]]) -> int:
 def make_rows(
     processor: str,
     layer: str,
-    top: int,
+    top: int | str,
     ratios: dict[int, dict[str, float]],
     rows_from: int = 0,
 ) -> list[TableRow]:
@@ -289,11 +296,13 @@ def count_cases(device: torch.device = CPU, *, is_quick: bool = False) -> int:
     return sum(1 for _ in _plan(device, is_quick))
 
 
-def _plan(device: torch.device, is_quick: bool) -> Iterator[tuple[str, TuneCase, int]]:
+def _plan(device: torch.device, is_quick: bool) -> Iterator[tuple[str, TuneCase, int | str]]:
+    processor, _ = find_class(_number(device))
     for ladder, of_ladder in (("macs", cases(device)), ("rows", row_cases(device))):
         for layer in LAYERS:
             own = [case for case in of_ladder if case.layer == layer]
-            for top in TOPS[-1:] if is_quick else TOPS:
+            tops: list[int | str] = [*(TOPS[-1:] if is_quick else TOPS)]
+            for top in [*tops, *(kinds_on(processor) if layer == "linear" else [])]:
                 for case in own[:QUICK_SIZES] if is_quick else own:
                     yield ladder, case, top
 
@@ -309,7 +318,7 @@ def measure_table(
     processor, missing = find_class(_number(device))
     if processor is None:
         raise ValueError(f"there is nothing to choose here: {missing}")
-    found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = {}
+    found: dict[tuple[str, str, int | str], dict[int, dict[str, float]]] = {}
     with torch.random.fork_rng([]), torch.enable_grad():
         for done, (ladder, case, top) in enumerate(_plan(device, is_quick), start=1):
             seconds = time_case(case, top, device, repeats=1 if is_quick else REPEATS)
@@ -318,7 +327,8 @@ def measure_table(
             found.setdefault((ladder, case.layer, top), {})[size] = ratios
             times = ", ".join(f"{kernel} {1e3 * s:.2f}" for kernel, s in seconds.items())
             size_text = f"{case.macs:,} multiply-accumulates, {case.rows:,} rows"
-            say(f"{case.layer}, {size_text}, {top} bits: {times} ms")
+            bits = top if isinstance(top, str) else f"{top} bits"
+            say(f"{case.layer}, {size_text}, {bits}: {times} ms")
             advance(done)
     rows: list[TableRow] = []
     for (ladder, layer, top), by_size in found.items():

@@ -12,8 +12,12 @@ from bitcycle.bits import PlainBits
 from bitcycle.convert import quantize_model
 from bitcycle.formats.catalogue import FORMATS
 from bitcycle.kernels.base import AUTO, KERNELS
+from bitcycle.kernels.choice import find_class
+from bitcycle.kernels.scaled import kinds_on
 from bitcycle.matmul import MatMul
 from bitcycle.model_precision import set_precision
+from bitcycle.role_schedules import quantizer_for
+from bitcycle_lab.bench import tune
 from bitcycle_lab.bench.result import Timing, time_interleaved
 from bitcycle_lab.doctor.check import Check, Device
 from bitcycle_lab.doctor.choices import precision_of
@@ -144,7 +148,9 @@ def _variants(device: torch.device) -> list[tuple[str, PlainBits]]:
         if kernel.reason_against_device(device.type) is None:
             is_bf16 = kernel.takes_bf16 and not kernel.takes_codes
             found.append((name, FORMATS["bf16"] if is_bf16 else BITS))
-    return [*found, (AUTO, BITS)]
+    processor, _ = find_class(device.index or 0 if device.type == "cuda" else None)
+    scaled = [("gpu", FORMATS[tune.FORMATS[kind]]) for kind in kinds_on(processor)]
+    return [*found, *scaled, (AUTO, BITS)]
 
 
 class LayerStep:
@@ -158,7 +164,7 @@ class LayerStep:
         self._inputs, self._device = [x.to(device) for x in inputs], device
         self._model = nn.Sequential(module).to(device)
         if bits is not None:
-            quantize_model(self._model, kernel=kernel)
+            quantize_model(self._model, quantizer_for([bits]), kernel=kernel)
             set_precision(self._model, precision_of(bits))
         self._model.to(device)
         self.kernel = kernel
