@@ -35,7 +35,7 @@ IN_LIBRARY: dict[str, set[str]] = {
     "ops": {"native", "gpu.driver", "gpu.grids", "gpu.blocks"},
     "schedules": set(),
     "quantizers": {"ops", "formats", "native.encode"},
-    "kernels": {"quantizers.base", "ops", "native", "gpu"},
+    "kernels": {"quantizers.base", "formats.scaled", "ops", "native", "gpu"},
     "nn": {
         "ops",
         "formats",
@@ -44,6 +44,7 @@ IN_LIBRARY: dict[str, set[str]] = {
         "native.encode",
         "native.layer",
         "native.operators",
+        "gpu.driver",
     },
     **{name: LAYERS | MODEL for name in MODEL},
     "export": LAYERS | MODEL,

@@ -40,7 +40,7 @@ from bitcycle.native.formats import padded_shape
 from bitcycle.ops.fused import scaled_for
 
 ELEMENTS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-ROWS = 16  # rows are padded to a multiple
+ROWS = 16  # rows are padded to a multiple; tiled ones to whole tiles
 TILE = 128  # rows of a tile of swizzled scales; the length of a block of fp8_block
 COLUMNS = 4  # scales of a row in a tile
 # elements of a row are padded to a multiple
@@ -174,7 +174,9 @@ def _encode(
     elements = turned(numbers_of_rows)
     rows, length = elements.shape
     wide = -length % LENGTHS[recipe]
-    elements = _store(pad(elements, [0, wide, 0, -rows % ROWS]), element)
+    is_tiled = recipe == "fp8_block" and len(dims) > 1
+    high = -rows % (TILE if is_tiled else ROWS)
+    elements = _store(pad(elements, [0, wide, 0, high]), element)
     tensor_scale = None
     if kind == "nvfp4":
         back, tensor_scale = nvfp4_scales(amax, tensor_scale=True)
@@ -185,15 +187,15 @@ def _encode(
         return elements, back.reshape(()), None
     per_block = turned(back.squeeze(tuple(inside)))
     if recipe == "fp8_row":
-        scales = pad(per_block.reshape(-1, 1), [0, 0, 0, -rows % ROWS], value=1.0)
-    elif recipe == "fp8_block" and len(dims) > 1:
+        scales = pad(per_block.reshape(-1, 1), [0, 0, 0, high], value=1.0)
+    elif is_tiled:
         scales = pad(per_block, [0, -per_block.shape[1] % COLUMNS], value=1.0).contiguous().t()
     elif recipe == "fp8_block":
-        scales = pad(per_block, [0, 0, 0, -rows % ROWS], value=1.0).t().contiguous().t()
+        scales = pad(per_block, [0, 0, 0, high], value=1.0).t().contiguous().t()
     else:
         if len(dims) > 1:  # tiles of a weight: their rows share a scale
             per_block = per_block.repeat_interleave(blocks[0] or 1, 0)[:rows]
-        scales = swizzle(per_block, torch.float8_e8m0fnu if kind == "mx" else torch.float8_e4m3fn)
+        scales = swizzle(per_block, kind)
     return elements, scales, tensor_scale
 
 
@@ -219,7 +221,7 @@ def _store(elements: Tensor, element: str) -> Tensor:
 
 def _decode_elements(elements: Tensor) -> Tensor:
     """Values of elements, in float32."""
-    if elements.dtype is not torch.float4_e2m1fn_x2:
+    if elements.dtype in ELEMENTS.values():
         return elements.float()
     pairs = elements.view(torch.uint8)
     code = torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2).to(torch.int32)
@@ -229,27 +231,25 @@ def _decode_elements(elements: Tensor) -> Tensor:
     return torch.where(code >= 8, -value, value)
 
 
-def swizzle(scales: Tensor, dtype: torch.dtype) -> Tensor:
+def swizzle(scales: Tensor, kind: str) -> Tensor:
     """Scales (rows, columns) as tensor cores read them: tiles of 128 x 4, 32 rows interleaved.
 
     Scale (r, c) of a tile is number 16 (r % 32) + 4 (r // 32) + c. What pads the last tiles is the
     least scale.
     """
     rows, columns = scales.shape
+    dtype, least = (torch.float8_e4m3fn, 8) if kind == "nvfp4" else (torch.float8_e8m0fnu, 0)
     stored = scales.to(dtype).view(torch.uint8)
-    stored = pad(stored, [0, -columns % COLUMNS, 0, -rows % TILE], value=_PADDING[dtype])
+    stored = pad(stored, [0, -columns % COLUMNS, 0, -rows % TILE], value=least)
     tiles = stored.view(-1, TILE // 32, 32, stored.shape[1] // COLUMNS, COLUMNS)
     return tiles.permute(0, 3, 2, 1, 4).reshape(-1).view(dtype)
-
-
-_PADDING = {torch.float8_e8m0fnu: 0, torch.float8_e4m3fn: 8}  # 2^-127, and 2^-6
 
 
 def unswizzle(scales: Tensor, tiles: tuple[int, int]) -> Tensor:
     """The matrix of scales, padded to whole tiles; tiles: their number in both directions.
 
     >>> scales = torch.tensor([[2.0**r for r in range(6)]]).t()
-    >>> unswizzle(swizzle(scales, torch.float8_e8m0fnu), (1, 1))[:6, 0].float()
+    >>> unswizzle(swizzle(scales, "mx"), (1, 1))[:6, 0].float()
     tensor([ 1.,  2.,  4.,  8., 16., 32.])
     """
     stored = scales.view(torch.uint8).view(*tiles, 32, TILE // 32, COLUMNS)

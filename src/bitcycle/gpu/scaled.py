@@ -263,7 +263,7 @@ def encode(
     row_stride, step = (length, 1) if dim == 1 else (1, rows)
     summed = length if signs is None else _up(length, SIZE)
     tile, storage = _tile_of(kind, dims, blocks, dim), _STORAGE[element]
-    padded, width = _up(rows, 16), _up(summed, tile.multiple)
+    padded, width = _up(rows, 128 if tile.scope == _SQUARE else 16), _up(summed, tile.multiple)
     elements = x.new_empty((padded, width * storage.bits // 8), dtype=torch.uint8)
     scales, columns = _new_scales(x, kind, tile, padded, width)
     across = triton.cdiv(width, _SPAN)

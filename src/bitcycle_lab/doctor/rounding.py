@@ -147,7 +147,7 @@ def _of_format(each: Format) -> list[_Function]:
 def _for_tensor_cores(each: Format) -> Iterator[_Function]:
     """The bytes of a matrix of the format, for a product over either axis."""
     stored_as = each.stored_as
-    if stored_as is None:
+    if stored_as is None or not hasattr(torch.nn.functional, "scaled_mm"):
         return
 
     def make(matmul: str, rule: BlockQuantizer, is_second: bool) -> _Function:

@@ -158,7 +158,8 @@ def check(
     rows, summed = expected.shape
 
     elements, (scales, padding) = elements_of(found), scales_of(found, named)
-    assert elements.shape == (-(-rows // 16) * 16, -(-summed // multiple) * multiple)
+    whole = 128 if way == "128 x 128" else 16
+    assert elements.shape == (-(-rows // whole) * whole, -(-summed // multiple) * multiple)
     inside = elements[:rows, :summed]
     is_padding = torch.ones_like(elements, dtype=torch.bool)
     is_padding[:rows, :summed] = False
