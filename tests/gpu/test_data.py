@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import bitcycle_lab.train.loop
+from bitcycle.gpu import driver
 from bitcycle_lab.cli.main import main
 from bitcycle_lab.data.batches import Batch, Key, Tensors
 from bitcycle_lab.data.images import ImageArrays
@@ -14,8 +17,9 @@ from bitcycle_lab.data.text import Blocks
 from bitcycle_lab.train.checkpoint import Checkpoints
 from tests.bitcycle_lab.cli.runs import write_config
 
-from .emulated import counted
+from .emulated import counted, is_emulated
 
+emulated_only = pytest.mark.skipif(not is_emulated(), reason="a real device counts nothing")
 INDICES = np.array([3, 0, 2])
 
 
@@ -71,24 +75,44 @@ def test_a_step_of_a_run_does_not_wait(tmp_path, monkeypatch, model):
     assert sum(waits[1:]) == 0
 
 
-def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path, monkeypatch):
-    results = []
-    for name in ("whole", "stopped"):
-        folder = tmp_path / name
+RUNS = {
+    "sbm": ("sm_80", {"forward": "CR:3-8:1", "backward": 8}, {"multiply"}),
+    "nvfp4, healed": (
+        "sm_100",
+        {"quantizer": "nvfp4", "forward": "stages:nvfp4@0.5,bf16", "backward": "nvfp4"},
+        {"scaled_mm", "encode_scaled", "to_bf16"},
+    ),
+}
+
+
+@pytest.mark.parametrize("rounding", ["triton"], indirect=True)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path, monkeypatch, name, rounding):
+    device_class, precision, kernels = RUNS[name]
+    if is_emulated():
+        monkeypatch.setattr(driver, "device_class", lambda index: device_class)
+    results, launched = [], set()
+    for which in ("whole", "stopped"):
+        folder = tmp_path / which
         folder.mkdir()
-        arguments = ["train", str(write_config(folder)), "--quiet"]
-        if name == "stopped":
-            _stop_at(monkeypatch, step=6)
-            assert main(arguments) != 0
-            monkeypatch.undo()
-            assert main(["resume", str(folder / "runs" / "tiny-seed0"), "--quiet"]) == 0
-        else:
-            assert main(arguments) == 0
+        rare = {"eval": {"every": 6}, "checkpoint": {"every": 2}, "steps": 6}
+        config = write_config(folder, precision={**precision, "kernel": "gpu"}, **rare)
+        arguments = ["train", str(config), "--quiet"]
+        with counted() as counts:
+            if which == "stopped":
+                with monkeypatch.context() as patch:
+                    _stop_at(patch, step=3)
+                    assert main(arguments) != 0
+                assert main(["resume", str(folder / "runs" / "tiny-seed0"), "--quiet"]) == 0
+            else:
+                assert main(arguments) == 0
+        launched |= {each.removeprefix("triton::") for each in counts.operations}
         run = folder / "runs" / "tiny-seed0"
-        results.append(Checkpoints(run / "checkpoints").load(12)["model"])
+        results.append(Checkpoints(run / "checkpoints").load(6)["model"])
     whole, resumed = results
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+    assert kernels <= launched or not is_emulated()
 
 
 def _stop_at(monkeypatch, *, step):
@@ -100,3 +124,18 @@ def _stop_at(monkeypatch, *, step):
         train_step(session, micro_batches)
 
     monkeypatch.setattr(bitcycle_lab.train.loop, "train_step", stopping)
+
+
+@emulated_only
+@pytest.mark.parametrize("rounding", ["triton"], indirect=True)
+def test_the_program_of_the_page_about_gpus_runs_by_kernels(rounding):
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    with counted() as counts:
+        exec(
+            program.replace("bc.quantize_model(model)", "bc.quantize_model(model, kernel='gpu')"),
+            {},
+        )
+    found = {each.removeprefix("triton::"): n for each, (n, _) in counts.operations.items()}
+    assert found["multiply"] == 2 * 2 * 10  # output and grad_weight of two layers
+    assert found["multiply_folded"] == 10  # grad_input of the second
