@@ -410,12 +410,13 @@ def scales_of_blocks(
 def nvfp4_scales(amax: Tensor, tensor_scale: bool) -> tuple[Tensor, Tensor]:
     """The scales of blocks whose largest magnitudes have these bits, and that of the tensor."""
     a = amax.view(torch.float32)
-    g = torch.ones((), device=a.device)
     if tensor_scale:
         of_tensor = amax.amax()
         largest = of_tensor.view(torch.float32)
         g = _divide(largest, 448.0 * 6.0).clamp_min(_LEAST_TENSOR_SCALE)
         g = torch.where(of_tensor >= _INFINITE, math.nan, g)
+    else:
+        g = torch.ones((), device=a.device)
     return _round_e4m3((_divide(a, 6.0) / g).clamp(2.0**-6, 448.0)), g
 
 
