@@ -158,24 +158,34 @@ def _calls() -> dict[str, Callable[[], Any]]:
 
 
 def _products() -> dict[str, Callable[[], Any]]:
-    """Of integers: the three of a linear layer, and of two activations."""
+    """Of integers: the three of a linear layer and of a 1x1 convolution, and of two activations."""
 
     def codes(*shape: int, scales: int = 1) -> Codes:
         grid = torch.empty(scales, device="meta")
         return Codes(torch.empty(shape, dtype=torch.uint8, device="meta"), grid, grid, grid)
 
     def turn(x: Codes) -> Codes:
-        return x._replace(codes=x.codes.t())
+        return x._replace(codes=x.codes.mT)
+
+    def over_maps(x: Codes) -> Codes:
+        return x._replace(codes=x.codes.transpose(0, 1).unsqueeze(0))
 
     a, w, e = codes(8192, 4096), codes(4096, 4096, scales=4096), codes(8192, 4096)
     heads = codes(128, 1024, 64)
     rows, few = codes(128, 256, scales=128), codes(128, 256, scales=256)
     long, folded = codes(4096, 65536), codes(4096, 65536, scales=65536)
+    maps, taps = codes(64, 256, 784), codes(512, 256, scales=512)  # (N, C, P)
+    error = codes(64, 512, 784)
     bias, half = torch.empty(4096, device="meta"), torch.bfloat16
     return {
         "output": lambda: integers.multiply(a, w, bias),
         "output, bfloat16": lambda: integers.multiply(a, w, bias, half),
         "grad_weight": lambda: integers.multiply(turn(e), turn(a)),
+        "1x1, output": lambda: integers.multiply(turn(maps), taps, is_turned=True),
+        "1x1, grad_input": lambda: integers.multiply_folded(
+            turn(error), turn(taps), is_turned=True
+        ),
+        "1x1, grad_weight": lambda: integers.multiply(over_maps(error), over_maps(maps)),
         "heads": lambda: integers.multiply(heads, heads),
         "rows, small": lambda: integers.multiply(rows, rows),
         "long": lambda: integers.multiply(long, long),

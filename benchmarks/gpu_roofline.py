@@ -89,6 +89,12 @@ def convolution(batch: int, channels: int, side: int) -> Layer:
     return Layer("convolution", size, weight, size, pixels * weight, pixels)
 
 
+def pointwise(batch: int, channels: int, side: int) -> Layer:
+    """1 x 1, as many channels as before."""
+    pixels = batch * side * side
+    return linear(pixels, channels, channels, "pointwise")
+
+
 # -- steps ----------------------------------------------------------------------------------------
 
 
@@ -221,11 +227,13 @@ LADDERS: dict[str, list[Layer]] = {  # doubling, the smallest first
     "linear": [linear(4 << (n + 2) // 3, 1 << (n + 1) // 3, 1 << n // 3) for n in range(10, 39)],
     "matmul": [matmul(1 << n // 3, 1 << (n + 2) // 3 + 2, 64) for n in range(6, 26)],
     "convolution": [convolution(1 << n // 2, 1 << (n + 1) // 4 + 3, 16) for n in range(2, 24)],
+    "pointwise": [pointwise(1 << n // 2, 1 << (n + 1) // 4 + 3, 16) for n in range(2, 26)],
 }  # fmt: skip
 LADDERS["node"] = [each._replace(kind="node") for each in LADDERS["linear"]]
 ROWS = {
     "linear": [linear(1 << n, 4096, 4096) for n in range(16)],
     "node": [linear(1 << n, 4096, 4096, "node") for n in range(16)],
+    "pointwise": [linear(1 << n, 4096, 4096, "pointwise") for n in range(16)],
 }
 
 
@@ -284,6 +292,7 @@ SHOWN = {
     "linear 8192 x 4096 x 4096": linear(8192, 4096, 4096),
     "attention 64 heads, 1024 tokens": matmul(64, 1024, 64),
     "convolution 64 x 128 x 28 x 28": convolution(64, 128, 28),
+    "pointwise 64 x 512 x 28 x 28": pointwise(64, 512, 28),
 }
 
 

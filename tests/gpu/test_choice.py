@@ -14,6 +14,7 @@ from bitcycle.gpu import blocks, driver, grids, integers, maps
 from bitcycle.kernels import choice
 from bitcycle.kernels.choice import TABLE_SWITCH, TableRow, decide_kernel, table_text
 from bitcycle.kernels.geometry import LinearGeometry
+from bitcycle.quantizers.base import QUANTIZERS
 from bitcycle_lab.bench import tune
 
 from .emulated import counted, is_emulated
@@ -173,7 +174,9 @@ def test_the_ladder_of_a_gpu_goes_further():
 
 @emulated_only
 @pytest.mark.parametrize("kernel", ["simulate", "gpu"])
-@pytest.mark.parametrize("kind", ["linear", "matmul", "convolution"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "matmul", "convolution", "pointwise", "pointwise, channels last"]
+)
 def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypatch):
     made = []
     monkeypatch.setattr(driver, "is_ready", lambda: True)
@@ -186,10 +189,17 @@ def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypa
             lambda: nn.Conv2d(8, 8, 3, padding=1, bias=False), (2, 8, 8, 8),
             gpu_roofline.convolution(1, 1, 1),
         ),
-    }[kind]  # fmt: skip
+        "pointwise": (
+            lambda: nn.Conv2d(8, 8, 1, bias=False), (2, 8, 8, 8), gpu_roofline.pointwise(1, 1, 1)
+        ),
+    }[kind.removesuffix(", channels last")]  # fmt: skip
     layer = bc.quantize_model(build(), kernel=kernel).cuda()
     bc.set_precision(layer, "w8a8e8")
-    error, *inputs = (torch.zeros(shape, device="cuda") for _ in range(2 + (kind == "matmul")))
+    layout = torch.channels_last if "last" in kind else torch.contiguous_format
+    error, *inputs = (
+        torch.zeros(shape, device="cuda").contiguous(memory_format=layout)
+        for _ in range(2 + (kind == "matmul"))
+    )
     for _ in range(2):
         for x in (*inputs, *layer.parameters()):
             x.requires_grad_().grad = None
@@ -198,6 +208,58 @@ def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypa
             layer(*inputs).backward(error)
     torchs = {name: n for name, (n, _) in counts.operations.items()}
     assert len(made) + sum(torchs.values()) == len(gpu_roofline.STEPS[kernel](size)), torchs
+
+
+@pytest.mark.parametrize(
+    ("conv", "note"),
+    [
+        (lambda: nn.Conv2d(8, 8, 1, stride=2), ""),
+        (lambda: nn.Conv2d(8, 8, 1, padding="same", dilation=3), ""),
+        (lambda: nn.Conv1d(8, 8, 1), ""),
+        (lambda: nn.Conv3d(8, 8, 1), ""),
+        (lambda: nn.Conv2d(8, 8, 1, padding=1), "; bfloat16 products"),
+        (lambda: nn.Conv2d(8, 8, 3), "; bfloat16 products"),
+        (
+            lambda: nn.Conv2d(8, 8, 1, groups=2),
+            "; multiplies in float32: a convolution in groups",
+        ),
+        (
+            lambda: nn.ConvTranspose2d(8, 8, 1),
+            "; multiplies in float32: a transposed convolution",
+        ),
+    ],
+)
+def test_the_audit_says_which_convolutions_are_no_products_of_integers(conv, note, ready):
+    model = bc.quantize_model(nn.Sequential(conv()).cuda(), kernel="gpu")
+    assert audited(model) == ("gpu", "asked for" + note)
+    moved = bc.quantize_model(nn.Sequential(conv()), kernel="gpu")
+    assert "bfloat16" not in audited(moved)[1]  # float32 products on a CPU
+    assert audited(moved.cuda()) == ("gpu", "asked for" + note)
+    for name, reason in (("fp8", "FP8 has no integer codes"), ("mx", "MX has no integer codes")):
+        model = bc.quantize_model(nn.Sequential(conv()).cuda(), QUANTIZERS[name](), kernel="gpu")
+        assert audited(model)[1] == f"asked for; multiplies floats: {reason}"
+
+
+def test_auto_takes_another_row_of_the_table_for_1x1_convolutions(ready, monkeypatch, tmp_path):
+    rows = [
+        TableRow(
+            processor="sm_80", layer=layer, top=8, macs_from=0, rows_from=0, kernel="gpu",
+            ratio=ratio,
+        )
+        for layer, ratio in (("convolution", 0.5), ("pointwise", 0.25))
+    ]  # fmt: skip
+    path = tmp_path / "kernels.csv"
+    path.write_text(table_text(rows))
+    monkeypatch.setenv(TABLE_SWITCH, str(path))
+    model = bc.quantize_model(nn.Sequential(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3)).cuda())
+    bc.set_precision(model, "w8a8e8")
+    with pytest.warns(bc.BitcycleWarning):
+        model.eval()(torch.ones(2, 4, 8, 8, device="cuda"))
+    reasons = [bc.audit(model)[name].reason for name in "01"]
+    assert reasons == [
+        "auto: gpu, 0.25 of simulate's time in the table for sm_80",
+        "auto: gpu, 0.50 of simulate's time in the table for sm_80; bfloat16 products",
+    ]
 
 
 def test_auto_decides_anew_on_another_device(ready):

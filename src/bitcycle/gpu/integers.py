@@ -15,7 +15,8 @@ values become 16-bit whole numbers with one unit per result channel, as two plan
 
 which moves a result by at most 2^-15.99 max|y[n, :]| sum|x|, besides the rounding of float32.
 
-A product takes two launches: one lays out or folds, one multiplies.
+A product takes two launches: one lays out or folds, one multiplies. Pixels of maps whose channels
+are not the innermost in memory are read and written where they are, each map as a batch.
 """
 
 from typing import NamedTuple
@@ -71,7 +72,7 @@ class Tile(NamedTuple):
 
 # chosen by what compiles without spilling: see benchmarks/gpu_kernels.py
 _LARGE, _SMALL = Tile(128, 64, 8), Tile(64, 64, 4)
-_LARGE_FOLDED, _SMALL_FOLDED = Tile(128, 64, 8), Tile(64, 32, 4)
+_LARGE_FOLDED, _SMALL_FOLDED, _LONG_FOLDED = Tile(128, 64, 8), Tile(64, 32, 4), Tile(64, 32, 8)
 _FULL = 128  # large tiles of a product that keep a GPU busy
 
 
@@ -80,11 +81,14 @@ _FULL = 128  # large tiles of a product that keep a GPU busy
 
 @triton.jit
 def _lay_out_tile(
-    codes, out, sums, scale, offset, grid, program, length, width,
-    rows, batch_stride, row_stride, step, row_tiles, num_scales,
-    SPAN: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
+    codes, out, sums, scale, offset, grid, program, length, width, inner,
+    rows, batch_stride, row_stride, outer_step, step, row_tiles, num_scales,
+    IS_SPLIT: tl.constexpr, SPAN: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Write R rows of a span of the summed axis, the sums of their numbers, and their grids."""
+    """Write R rows of a span of the summed axis, the sums of their numbers, and their grids.
+
+    IS_SPLIT: the summed axis is two, the inner one of this length.
+    """
     spans = tl.cdiv(width, SPAN)
     span = program % spans
     batch = (program // (spans * row_tiles)).to(tl.int64)
@@ -92,7 +96,13 @@ def _lay_out_tile(
     total = tl.zeros([R, K], tl.int32)
     for start in range(span * SPAN, tl.minimum(width, (span + 1) * SPAN), K):
         k = tl.cast(start, tl.int64) + tl.arange(0, K)[None, :]
-        at = batch * batch_stride + r * row_stride + k * step
+        at = batch * batch_stride + r * row_stride
+        if IS_SPLIT:
+            within = start + tl.arange(0, K)[None, :]  # 32 bits: division is slow
+            at += (within // inner).to(tl.int64) * outer_step
+            at += (within % inner).to(tl.int64) * step
+        else:
+            at += k * step
         number = tl.load(codes + at, mask=(r < rows) & (k < length), other=128).to(tl.int32) - 128
         total += number
         tl.store(out + (batch * rows + r) * width + k, number.to(tl.int8), mask=r < rows)
@@ -110,29 +120,38 @@ def _lay_out_tile(
 @triton.jit
 def _lay_out(
     x, x_out, x_sums, x_scale, x_offset, x_grid, y, y_out, y_sums, y_scale, y_offset, y_grid,
-    length, width, first,
-    x_rows, x_batch, x_row, x_step, x_tiles, x_scales,
-    y_rows, y_batch, y_row, y_step, y_tiles, y_scales,
-    SPAN: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
+    length, width, inner, first,
+    x_rows, x_batch, x_row, x_outer, x_step, x_tiles, x_scales,
+    y_rows, y_batch, y_row, y_outer, y_step, y_tiles, y_scales,
+    IS_SPLIT: tl.constexpr, SPAN: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < first:
-        _lay_out_tile(x, x_out, x_sums, x_scale, x_offset, x_grid, program, length, width,
-                      x_rows, x_batch, x_row, x_step, x_tiles, x_scales, SPAN, R, K)  # fmt: skip
+        _lay_out_tile(x, x_out, x_sums, x_scale, x_offset, x_grid, program,
+                      length, width, inner,
+                      x_rows, x_batch, x_row, x_outer, x_step, x_tiles, x_scales,
+                      IS_SPLIT, SPAN, R, K)  # fmt: skip
     else:
-        _lay_out_tile(y, y_out, y_sums, y_scale, y_offset, y_grid, program - first, length, width,
-                      y_rows, y_batch, y_row, y_step, y_tiles, y_scales, SPAN, R, K)  # fmt: skip
+        _lay_out_tile(y, y_out, y_sums, y_scale, y_offset, y_grid, program - first,
+                      length, width, inner,
+                      y_rows, y_batch, y_row, y_outer, y_step, y_tiles, y_scales,
+                      IS_SPLIT, SPAN, R, K)  # fmt: skip
 
 
 def lay_out(x: Codes, y: Codes) -> tuple[Operand, Operand] | None:
-    """Both operands from codes (rows, summed), or with batches in front, in any strides."""
-    length = x.codes.shape[-1]
+    """Both operands from codes (rows, summed), or with batches in front, in any strides.
+
+    Codes of four dimensions (batches, rows, outer, inner) are summed over the last two.
+    """
+    both = [_with_batches(each.codes) for each in (x, y)]
+    outer, inner = both[0].shape[2:]
+    length = outer * inner
+    is_split = outer > 1 and any(c.stride(2) != inner * c.stride(3) for c in both)
     width = triton.cdiv(length, _STEP) * _STEP
     spans = triton.cdiv(width, _SPAN)
     operands, tensors, sizes, programs = [], [], [], []
-    for each in (x, y):
-        codes = each.codes if each.codes.dim() == 3 else each.codes.unsqueeze(0)
-        (batches, rows, _), num_scales = codes.shape, each.scale.numel()
+    for each, codes in zip((x, y), both, strict=True):
+        (batches, rows), num_scales = codes.shape[:2], each.scale.numel()
         operand = Operand(
             codes.new_empty((batches, rows, width), dtype=torch.int8),
             codes.new_empty((batches, spans, rows), dtype=torch.int32),
@@ -144,10 +163,18 @@ def lay_out(x: Codes, y: Codes) -> tuple[Operand, Operand] | None:
         sizes += [rows, *codes.stride(), row_tiles, num_scales]
         programs.append(batches * row_tiles * spans)
     is_done = launch(
-        _lay_out, sum(programs), *tensors, length, width, programs[0], *sizes,
-        SPAN=_SPAN, R=_ROWS, K=_STEP,
+        _lay_out, sum(programs), *tensors, length, width, inner, programs[0], *sizes,
+        IS_SPLIT=is_split, SPAN=_SPAN, R=_ROWS, K=_STEP,
     )  # fmt: skip
     return (operands[0], operands[1]) if is_done else None
+
+
+def _with_batches(codes: Tensor) -> Tensor:
+    """(batches, rows, outer, inner)."""
+    if codes.dim() == 4:
+        return codes
+    codes = codes.unsqueeze(-2)
+    return codes if codes.dim() == 4 else codes.unsqueeze(0)
 
 
 @triton.jit
@@ -277,15 +304,15 @@ def _sum_spans(sums, spans, rows, r):
 @triton.jit
 def _multiply(
     x, y, out, x_sums, y_sums, x_grid, y_grid, bias,
-    M, N, K, width, spans, tiles,
+    M, N, K, width, spans, tiles, y_batch, out_batch, out_row, out_column,
     X_ROWS: tl.constexpr, Y_ROWS: tl.constexpr, HAS_BIAS: tl.constexpr, CHUNK: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """CHUNK: of a sum that does not fit in 32 bits; 0 if it does."""
+    """CHUNK: of a sum that does not fit in 32 bits; 0 if it does. y_batch: N, or 0 for one y."""
     batch = (tl.program_id(0) // tiles).to(tl.int64)
     m, n = _place(tl.program_id(0) % tiles, M, N, BM, BN)
     x += (batch * M + m) * width
-    y += (batch * N + n) * width
+    y += (batch * y_batch + n) * width
     zero = tl.zeros([BM, BN], tl.int32)
     if CHUNK > 0:
         total = tl.zeros([BM, BN], tl.int64)
@@ -299,7 +326,7 @@ def _multiply(
     dx = _load_each(x_grid + x_scales, m, M, X_ROWS).to(total.dtype)
     dy = _load_each(y_grid + y_scales, n, N, Y_ROWS).to(total.dtype)
     x_around = _sum_spans(x_sums + batch * spans * M, spans, M, m) + K * dx
-    y_sum = _sum_spans(y_sums + batch * spans * N, spans, N, n)
+    y_sum = _sum_spans(y_sums + batch * spans * y_batch, spans, N, n)
     total += dy * x_around + dx * y_sum  # 32 bits may be passed in between, and come back
     x_around = x_around.to(tl.float32)
     y_around = (y_sum + K * dy).to(tl.float32)
@@ -317,23 +344,30 @@ def _multiply(
     if HAS_BIAS:
         value += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
     value = to_dtype(value, out.dtype.element_ty)
-    tl.store(out + (batch * M + m) * N + n, value, mask=(m < M) & (n < N))
+    out += batch * out_batch + m.to(tl.int64) * out_row + n.to(tl.int64) * out_column
+    tl.store(out, value, mask=(m < M) & (n < N))
 
 
 def multiply(
-    x: Codes, y: Codes, bias: Tensor | None = None, dtype: torch.dtype | None = None
+    x: Codes,
+    y: Codes,
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    is_turned: bool = False,
 ) -> Tensor | None:
-    """(M, K) x (N, K) -> x y^T (+ bias), or with batches in front of both.
+    """(M, K) x (N, K) -> x y^T (+ bias), with batches in front of x or of both.
 
-    Scales: one, or one per row. dtype: what float32 is rounded to in the end.
+    Scales: one, or one per row. dtype: what float32 is rounded to in the end. is_turned: the rows
+    of the result are the innermost in memory. Codes of four dimensions: see `lay_out`.
     """
     found = lay_out(x, y)
     if found is None:
         return None
     a, b = found
-    (batches, M, width), N = a.numbers.shape, b.numbers.shape[1]
-    K = x.codes.shape[-1]
-    out = x.scale.new_empty((*x.codes.shape[:-1], N), dtype=dtype)
+    (batches, M, width), (y_batches, N, _) = a.numbers.shape, b.numbers.shape
+    K = x.codes.shape[-1] if x.codes.dim() < 4 else x.codes.shape[-2:].numel()
+    out = _empty(x.scale, (batches, M, N), dtype, is_turned)
     is_long = K > MAX_SUMMED
     has_x_rows, has_y_rows = x.scale.numel() > 1, y.scale.numel() > 1
     large = (
@@ -344,11 +378,24 @@ def multiply(
     is_done = launch(
         _multiply, batches * tiles, a.numbers, b.numbers, out, a.sums, b.sums, a.grid, b.grid,
         bias, M, N, K, width, a.sums.shape[1], tiles,
+        N if y_batches == batches else 0, *out.stride(),
         X_ROWS=has_x_rows, Y_ROWS=has_y_rows, HAS_BIAS=bias is not None,
         CHUNK=MAX_SUMMED if is_long else 0, BM=tile.rows, BN=tile.columns, BK=_STEP,
         num_warps=tile.warps,
     )  # fmt: skip
-    return out if is_done else None
+    if not is_done:
+        return None
+    return out.squeeze(0) if x.codes.dim() == 2 else out
+
+
+def _empty(
+    like: Tensor, shape: tuple[int, int, int], dtype: torch.dtype | None, is_turned: bool
+) -> Tensor:
+    """(batches, rows, columns), with the rows innermost in memory if it is turned."""
+    batches, rows, columns = shape
+    if is_turned:
+        return like.new_empty((batches, columns, rows), dtype=dtype).mT
+    return like.new_empty(shape, dtype=dtype)
 
 
 @triton.jit
@@ -369,10 +416,14 @@ def _add_folded(
 
 @triton.jit
 def _multiply_folded(
-    x, high, low, out, x_scale, x_offset, unit, lower, sums, M, N, K, width, row_stride, step,
+    x, high, low, out, x_scale, x_offset, unit, lower, sums, M, N, K, width, tiles,
+    batch_stride, row_stride, step, out_batch, out_row, out_column,
     CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    m, n = _place(tl.program_id(0), M, N, BM, BN)
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    x += batch * batch_stride
+    out += batch * out_batch
+    m, n = _place(tl.program_id(0) % tiles, M, N, BM, BN)
     m64 = m.to(tl.int64)
     x += m64 * row_stride
     high += n.to(tl.int64) * width
@@ -404,30 +455,37 @@ def _multiply_folded(
     value = ((sx * raised) * u) * total + ((rx * raised) * u) * y_sum
     value *= y_lower * _lower_of(raised)
     value = to_dtype(value, out.dtype.element_ty)
-    tl.store(out + m64 * N + n, value, mask=(m < M) & (n < N))
+    out += m64 * out_row + n.to(tl.int64) * out_column
+    tl.store(out, value, mask=(m < M) & (n < N))
 
 
-def multiply_folded(x: Codes, y: Codes, dtype: torch.dtype | None = None) -> Tensor | None:
-    """(M, K) with one scale x (N, K) with a scale for each k -> x y^T (M, N).
+def multiply_folded(
+    x: Codes, y: Codes, dtype: torch.dtype | None = None, *, is_turned: bool = False
+) -> Tensor | None:
+    """(M, K) with one scale x (N, K) with a scale for each k -> x y^T, or with batches before M.
 
-    x is read where it is. dtype: what float32 is rounded to in the end.
+    x is read where it is. dtype, is_turned: as for `multiply`.
     """
     folded = fold(y)
     if folded is None:
         return None
-    (M, K), (N, width) = x.codes.shape, folded.high.shape
-    out = x.scale.new_empty((M, N), dtype=dtype)
+    codes = x.codes if x.codes.dim() == 3 else x.codes.unsqueeze(0)
+    (batches, M, K), (N, width) = codes.shape, folded.high.shape
+    out = _empty(x.scale, (batches, M, N), dtype, is_turned)
     is_long = K > MAX_SUMMED
-    tile = _tile(_SMALL_FOLDED if is_long else _LARGE_FOLDED, _SMALL_FOLDED, 1, M, N)
+    tile = _LONG_FOLDED if is_long else _tile(_LARGE_FOLDED, _SMALL_FOLDED, batches, M, N)
+    tiles = triton.cdiv(M, tile.rows) * triton.cdiv(N, tile.columns)
     is_done = launch(
-        _multiply_folded, triton.cdiv(M, tile.rows) * triton.cdiv(N, tile.columns), x.codes,
+        _multiply_folded, batches * tiles, codes,
         folded.high, folded.low, out, x.scale, x.offset, folded.unit, folded.lower, folded.sums,
-        M, N, K, width, *x.codes.stride(), CHUNK=MAX_SUMMED if is_long else 0,
+        M, N, K, width, tiles, *codes.stride(), *out.stride(), CHUNK=MAX_SUMMED if is_long else 0,
         BM=tile.rows, BN=tile.columns, BK=_STEP, num_warps=tile.warps,
     )  # fmt: skip
-    return out if is_done else None
+    if not is_done:
+        return None
+    return out.squeeze(0) if x.codes.dim() == 2 else out
 
 
 def _tile(large: Tile, small: Tile, batches: int, M: int, N: int) -> Tile:
     is_full = batches * triton.cdiv(M, large.rows) * triton.cdiv(N, large.columns) >= _FULL
-    return large if is_full else small
+    return large if is_full and small.rows < M else small

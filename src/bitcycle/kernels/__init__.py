@@ -2,7 +2,13 @@
 
 from bitcycle.kernels.base import KERNELS, Kernel, make_kernel
 from bitcycle.kernels.choice import decide_kernel, requested_kernel
-from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.geometry import (
+    ConvGeometry,
+    Geometry,
+    LinearGeometry,
+    MatMulGeometry,
+    PointwiseGeometry,
+)
 
 __all__ = [
     "KERNELS",
@@ -11,6 +17,7 @@ __all__ = [
     "Kernel",
     "LinearGeometry",
     "MatMulGeometry",
+    "PointwiseGeometry",
     "requested_kernel",
     "decide_kernel",
     "make_kernel",

@@ -83,6 +83,11 @@ class Kernel(ABC):
         """What of this geometry the kernel leaves to float32; None if it multiplies all of it."""
         return None
 
+    def notes_on(self, geometry: Geometry) -> list[str]:
+        """What of this geometry is no product of codes as integers, if the kernel takes codes."""
+        why = self.reason_against(geometry)
+        return [] if why is None else [f"multiplies in float32: {why}"]
+
     def reason_against_device(self, device_type: str) -> str | None:
         """Why everything is a float32 product on this type of device; None if it is not."""
         return None

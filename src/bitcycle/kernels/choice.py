@@ -26,7 +26,13 @@ from torch import Tensor
 from bitcycle.gpu import driver
 from bitcycle.kernels import bf16
 from bitcycle.kernels.base import AUTO, KERNELS, Kernel, make_kernel
-from bitcycle.kernels.geometry import ConvGeometry, Geometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.geometry import (
+    ConvGeometry,
+    Geometry,
+    LinearGeometry,
+    MatMulGeometry,
+    PointwiseGeometry,
+)
 from bitcycle.kernels.scaled import reason_against
 from bitcycle.native.library import instruction_set, missing_reason, warn_missing
 from bitcycle.registry import unknown_name
@@ -38,7 +44,8 @@ TABLE_SWITCH = "BITCYCLE_KERNEL_TABLE"  # an environment variable: the file of a
 SHIPPED_TABLE = Path(__file__).with_name("choice.csv")
 
 # node: a linear layer whose input has a scale for each row, such as the nodes of a graph
-LAYERS = ("linear", "node", "matmul", "convolution", "depthwise", "recurrent")
+# pointwise: a 1x1 convolution on a GPU; on a CPU it is a convolution as others
+LAYERS = ("linear", "node", "matmul", "convolution", "pointwise", "depthwise", "recurrent")
 # two codes per byte; exact in 16-bit sums; exact in 32-bit sums
 TOPS = (4, 7, MAX_CODE_BITS)
 KINDS = ("fp8", "mx", "nvfp4")  # of formats, which tensor cores multiply
@@ -452,6 +459,8 @@ def layer_kind(
         return "node"
     if recurrence is not None:
         return "recurrent"
+    if isinstance(geometry, PointwiseGeometry) and w.is_cuda:
+        return "pointwise"
     if isinstance(geometry, ConvGeometry):
         return "depthwise" if geometry.groups > 1 and w.shape[1] == 1 else "convolution"
     return "matmul" if isinstance(geometry, MatMulGeometry) else "linear"

@@ -270,6 +270,14 @@ class ConvGeometry:
         return grads
 
 
+@dataclass(frozen=True)
+class PointwiseGeometry(ConvGeometry):
+    """A convolution with a kernel of 1, one group and no padding: a linear layer of pixels.
+
+    A stride selects some of them.
+    """
+
+
 def _empty_like_format(shape: Sequence[int], like: Tensor) -> Tensor:
     """Never read: stands for the operand a backward product does not need, in its layout."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}

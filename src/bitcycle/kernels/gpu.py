@@ -1,11 +1,11 @@
 """`gpu`: multiplies codes on the tensor cores of a GPU.
 
-Linear layers and products of two activations are int8 products in Triton with exact integer sums
-(`gpu.integers`). The result differs from float32 products of the same values only by float32
-rounding, but for a scale on the summed axis: the weight of grad_input is then rounded to 16 bits,
-as `native` does. Convolutions are bfloat16 convolutions of centred codes, whose result is rounded
-to bfloat16 once (`kernels.convolutions`). The rest, and everything where Triton does not run, is
-a float32 product of the same values. Never run on a GPU: see docs/gpu.md.
+Linear layers, 1x1 convolutions and products of two activations are int8 products in Triton with
+exact integer sums (`gpu.integers`). The result differs from float32 products of the same values
+only by float32 rounding, but for a scale on the summed axis: the weight of grad_input is then
+rounded to 16 bits, as `native` does. Other convolutions are bfloat16 convolutions of centred codes,
+whose result is rounded to bfloat16 once (`kernels.convolutions`). The rest, and everything where
+Triton does not run, is a float32 product of the same values. Never run on a GPU: see docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from bitcycle.kernels.geometry import (
     Geometry,
     LinearGeometry,
     MatMulGeometry,
+    PointwiseGeometry,
     multiply_rows,
 )
 from bitcycle.kernels.matrices import LinearProducts, MatMulProducts, axis_of
+from bitcycle.kernels.pointwise import PointwiseProducts
 from bitcycle.kernels.scaled import SCALED_ERROR, ScaledProducts
 from bitcycle.kernels.simulate import SIMULATE, FloatProducts
 from bitcycle.native.products import Codes
@@ -50,6 +52,8 @@ class GpuKernel(Kernel):
 
     def products(self, geometry: Geometry) -> Products:
         """Of codes."""
+        if isinstance(geometry, PointwiseGeometry):
+            return PointwiseProducts(geometry, _multiply_rows, _multiply_maps)
         if isinstance(geometry, ConvGeometry):
             is_float = self.reason_against(geometry) is not None
             return FloatProducts(geometry) if is_float else CentredConvolutions(geometry)
@@ -72,22 +76,39 @@ class GpuKernel(Kernel):
         return driver.missing_reason()
 
     def error_bound(self, geometry: Geometry, bits: Bits | None = None) -> float:
-        """Of folding, one rounding to 16 bits; of convolutions also one to bfloat16."""
+        """Of folding, one rounding to 16 bits; of most convolutions also one to bfloat16."""
         if bits is not None and bits.stored_as is not None and isinstance(geometry, LinearGeometry):
             return SCALED_ERROR
         if (bits is not None and bits.is_format) or self.reason_against(geometry) is not None:
             return super().error_bound(geometry, bits)
         folding = 2.0**-15
-        return BF16_ERROR + folding if isinstance(geometry, ConvGeometry) else folding
+        return BF16_ERROR + folding if _is_centred(geometry) else folding
+
+    def notes_on(self, geometry: Geometry) -> list[str]:
+        """The convolutions that are bfloat16 products, too."""
+        found = super().notes_on(geometry)
+        return found or (["bfloat16 products"] if _is_centred(geometry) else [])
 
 
 KERNELS.register("gpu")(GpuKernel())
 
 
+def _is_centred(geometry: Geometry) -> bool:
+    """Whether it is a convolution of centred codes, unless it is one of float32."""
+    return isinstance(geometry, ConvGeometry) and not isinstance(geometry, PointwiseGeometry)
+
+
 def _multiply_rows(
-    x: Quantized, y: Quantized, bias: Tensor | None = None, dtype: torch.dtype | None = None
+    x: Quantized,
+    y: Quantized,
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    is_turned: bool = False,
 ) -> Tensor | None:
-    """x (..., K), y (N, K) -> x y^T (+ bias), or both with batches; None: not from these codes."""
+    """x (..., K), y (N, K) -> x y^T (+ bias), or both with batches; None: not from these codes.
+
+    is_turned: the rows of x (batches, M, K) and of the result are the innermost in memory.
+    """
     if x.codes is None or y.codes is None or x.codes.shape[-1] != y.codes.shape[-1]:
         return None
     if not can_multiply(x.codes, y.codes) or (bias is not None and bias.shape != y.codes.shape[:1]):
@@ -100,18 +121,32 @@ def _multiply_rows(
         batch: Any = torch.broadcast_shapes(x.codes.shape[:-2], y.codes.shape[:-2])  # type: ignore[no-untyped-call]
         both = x.codes, y.codes
         first, second = (c.expand(*batch, *c.shape[-2:]).flatten(0, -3) for c in both)
-        result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False, dtype)
+        result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False, False, dtype)
         return result.view(*batch, *result.shape[-2:])
-    first, second = x.codes.reshape(prod(x.codes.shape[:-1]), x.codes.shape[-1]), y.codes
+    first, second = x.codes, y.codes
+    if not is_turned:
+        first = first.reshape(prod(first.shape[:-1]), first.shape[-1])
     if axes[0] in ("", "row") and axes[1] in ("", "row"):
-        result = run(first, *_grid(x), second, *_grid(y), bias, False, dtype)
+        result = run(first, *_grid(x), second, *_grid(y), bias, False, is_turned, dtype)
     elif axes == ("", "k") and bias is None:
-        result = run(first, *_grid(x), second, *_grid(y), None, True, dtype)
+        result = run(first, *_grid(x), second, *_grid(y), None, True, is_turned, dtype)
     elif axes == ("k", "") and bias is None:
-        result = run(second, *_grid(y), first, *_grid(x), None, True, dtype).t().contiguous()
+        result = run(second, *_grid(y), first, *_grid(x), None, True, False, dtype).t().contiguous()
     else:
         return None
     return result.view(*x.codes.shape[:-1], y.codes.shape[0])
+
+
+def _multiply_maps(x: Quantized, y: Quantized, dtype: torch.dtype | None) -> Tensor | None:
+    """x (M, maps, P), y (N, maps, P) -> x y^T, summed over maps and P; None: as above."""
+    if x.codes is None or y.codes is None or (_axis_of(x), _axis_of(y)) != ("", ""):
+        return None
+    if not can_multiply(x.codes, y.codes) or x.codes.shape[1:] != y.codes.shape[1:]:
+        return None
+    run: Any = multiply_codes if torch.compiler.is_compiling() else _multiply_codes
+    first, second = x.codes.unsqueeze(0), y.codes.unsqueeze(0)
+    result: Tensor = run(first, *_grid(x), second, *_grid(y), None, False, False, dtype)
+    return result.squeeze(0)
 
 
 def _axis_of(q: Quantized) -> str:
@@ -136,12 +171,14 @@ def _multiply_codes(
     y_offset: Tensor,
     bias: Tensor | None,
     is_folded: bool,
+    is_turned: bool,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """(M, K) x (N, K) or (batches, M, K) x (batches, N, K) -> x y^T (+ bias).
+    """(M, K) x (N, K) -> x y^T (+ bias), with batches in front of x or of both.
 
-    is_folded: the scales of y lie on the summed axis, and there is no bias. dtype: of the result;
-    None is float32.
+    Codes of four dimensions (batches, rows, ...) are summed over the last two. is_folded: the
+    scales of y lie on the summed axis, and there is no bias. is_turned: the rows of the result are
+    the innermost in memory. dtype: of the result; None is float32.
     """
     result = None
     if 0 not in (*x.shape, *y.shape):
@@ -150,14 +187,18 @@ def _multiply_codes(
         a, b = Codes(x, x_scale, x_offset, half), Codes(y, y_scale, y_offset, half)
         own = dtype if dtype in driver.FLOATS else None  # what the kernels write
         if is_folded:
-            result = kernels.multiply_folded(a, b, own)
+            result = kernels.multiply_folded(a, b, own, is_turned=is_turned)
         else:
-            result = kernels.multiply(a, b, bias, own)
+            result = kernels.multiply(a, b, bias, own, is_turned=is_turned)
     if result is not None:
         return result.to(dtype=dtype)  # type: ignore[no-any-return]
     values = decode(x, *_columns(x_scale, x_offset))
     rows = (y_scale, y_offset) if is_folded else _columns(y_scale, y_offset)
-    return multiply_rows(values, decode(y, *rows), bias).to(dtype=dtype)
+    others = decode(y, *rows)
+    if x.dim() == 4:
+        values, others = values.flatten(2), others.flatten(2)
+    result = multiply_rows(values, others, bias).to(dtype=dtype)
+    return result.mT.contiguous().mT if is_turned else result
 
 
 def _columns(*vectors: Tensor) -> list[Tensor]:
@@ -179,6 +220,11 @@ def _(
     y_offset: Tensor,
     bias: Tensor | None,
     is_folded: bool,
+    is_turned: bool,
     dtype: torch.dtype | None,
 ) -> Tensor:
+    if x.dim() == 4:
+        return x_scale.new_empty((x.shape[0], x.shape[1], y.shape[1]), dtype=dtype)
+    if is_turned:
+        return x_scale.new_empty((x.shape[0], y.shape[0], x.shape[1]), dtype=dtype).mT
     return x_scale.new_empty((*x.shape[:-1], y.shape[-2]), dtype=dtype)

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bitcycle.kernels.geometry import ConvGeometry
+from bitcycle.kernels.geometry import ConvGeometry, PointwiseGeometry
 from bitcycle.nn.class_swap import LAYERS
 from bitcycle.nn.layer import QuantizedLayer
-from bitcycle.nn.settings import LayerSettings, note_float32
 
 if TYPE_CHECKING:  # the mixins below are only ever combined with these
     _ConvBase = nn.modules.conv._ConvNd
@@ -38,18 +37,22 @@ class _QuantizedConv(QuantizedLayer, _ConvBase):
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
         if not self.quantizes(input, self.weight, self.bias):
             return super().forward(input)  # type: ignore[no-any-return]
-        find = _make_geometry if torch.compiler.is_compiling() else _find_geometry
-        padding = self.padding if isinstance(self.padding, str) else tuple(self.padding)
-        geometry = find(
-            tuple(self.kernel_size), tuple(self.stride), padding, tuple(self.dilation),
-            self.groups, self.padding_mode,
-        )  # fmt: skip
         is_single = input.dim() == len(self.kernel_size) + 1
         x = input.unsqueeze(0) if is_single else input
         if self.padding_mode != "zeros":
             x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-        output = self.multiply(geometry, x, self.weight, self.bias)
+        output = self.multiply(self.own_geometry, x, self.weight, self.bias)
         return output.squeeze(0) if is_single else output
+
+    @property
+    def own_geometry(self) -> ConvGeometry:
+        """The geometry of its product."""
+        find = _make_geometry if torch.compiler.is_compiling() else _find_geometry
+        padding = self.padding if isinstance(self.padding, str) else tuple(self.padding)
+        return find(
+            tuple(self.kernel_size), tuple(self.stride), padding, tuple(self.dilation),
+            self.groups, self.padding_mode,
+        )  # fmt: skip
 
 
 def _make_geometry(
@@ -69,7 +72,9 @@ def _make_geometry(
         padding, ends = _same_padding(kernel, dilation)
     elif isinstance(padding, str):
         padding = none
-    return ConvGeometry(stride, tuple(padding), dilation, groups, end_padding=ends)
+    is_pointwise = set(kernel) == {1} and groups == 1 and not any(padding)
+    make = PointwiseGeometry if is_pointwise else ConvGeometry
+    return make(stride, tuple(padding), dilation, groups, end_padding=ends)
 
 
 _find_geometry = functools.cache(_make_geometry)  # one object for equal ones
@@ -78,10 +83,21 @@ _find_geometry = functools.cache(_make_geometry)  # one object for equal ones
 class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
     """nn.ConvTranspose1d/2d/3d, whose weight is (Cin, Cout / groups, *k)."""
 
-    @classmethod
-    def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """Say that `native` leaves it to float32."""
-        return note_float32(settings, "a transposed convolution")
+    @property
+    def own_geometry(self) -> ConvGeometry:
+        """The geometry of its product without an output size."""
+        return self._geometry_for(self.output_padding)
+
+    def _geometry_for(self, output_padding: tuple[int, ...]) -> ConvGeometry:
+        assert isinstance(self.padding, tuple)
+        return ConvGeometry(
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            transposed=True,
+            output_padding=output_padding,
+        )
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """(N, Cin, *space) -> (N, Cout, *space), or both without N."""
@@ -100,14 +116,7 @@ class _QuantizedConvTranspose(QuantizedLayer, _TransposedBase):
             num_dims,
             list(self.dilation),
         )
-        geometry = ConvGeometry(
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            transposed=True,
-            output_padding=tuple(output_padding),
-        )
+        geometry = self._geometry_for(tuple(output_padding))
         output = self.multiply(geometry, x, self.weight, self.bias)
         return output.squeeze(0) if is_single else output
 
@@ -125,11 +134,6 @@ class QuantizedConv2d(_QuantizedConv, nn.Conv2d):
 @LAYERS.register("torch.nn.modules.conv.Conv3d")
 class QuantizedConv3d(_QuantizedConv, nn.Conv3d):
     """A converted nn.Conv3d."""
-
-    @classmethod
-    def adapt(cls, settings: LayerSettings) -> LayerSettings:
-        """Name what the native library leaves to float32."""
-        return note_float32(settings, "a convolution of 3 dimensions")
 
 
 @LAYERS.register("torch.nn.modules.conv.ConvTranspose1d")

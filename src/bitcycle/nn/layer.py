@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -34,7 +35,7 @@ from bitcycle.nn.loading import OWN_BUFFERS, OwnBuffers
 from bitcycle.nn.plan import NO_TOPS, LayerPlan, RoleFormats, Rounding, make_plan
 from bitcycle.nn.product import quantized_product, whole_product
 from bitcycle.nn.rounding import Recorder, is_checked_when_rounded, widen
-from bitcycle.nn.settings import LayerSettings, ModelState, float_products
+from bitcycle.nn.settings import LayerSettings, ModelState, float_products, notes_on
 from bitcycle.precision import ROLES, Precision
 from bitcycle.quantizers.base import Quantizer, Range
 from bitcycle.quantizers.blocks import BlockQuantizer
@@ -290,8 +291,17 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
     @property
     def kernel_reason(self) -> str:
         """Why it has this kernel."""
-        decision = self.current_decision
-        return self.settings.kernel_reason if decision is None else decision.reason
+        if (decision := self.current_decision) is not None:
+            return decision.reason
+        notes: list[str] = []
+        if (geometry := self.own_geometry) is not None:
+            notes = notes_on(self.settings, geometry, self.control.device.type)
+        return "; ".join([self.settings.kernel_reason, *notes])
+
+    @property
+    def own_geometry(self) -> Geometry | None:
+        """The geometry of its product, where it depends on no input."""
+        return None
 
     @property
     def plan_notes(self) -> list[str]:
@@ -421,7 +431,8 @@ class QuantizedLayer(OwnBuffers, SwappedModule):
             recipe=recipe,
             has_scaled=has_scaled,
         )
-        reason = "; ".join([reason, *float_products(kernel, self.settings.quantizer)])
+        notes = kernel.notes_on(geometry), float_products(kernel, self.settings.quantizer)
+        reason = "; ".join([reason, *chain(*notes)])
         return Decision(kernel.name, reason, self.training, self.expected)
 
     # -- forward --------------------------------------------------------------------------------

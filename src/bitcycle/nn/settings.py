@@ -8,6 +8,7 @@ import torch
 
 from bitcycle.kernels.base import Kernel
 from bitcycle.kernels.choice import MAX_CODE_BITS
+from bitcycle.kernels.geometry import Geometry
 from bitcycle.nn.input_cache import InputCache
 from bitcycle.precision import Precision
 from bitcycle.quantizers.base import Quantizer
@@ -84,12 +85,12 @@ class ModelState:
         self.layers_with_bits = others | {name} if has_bits else others
 
 
-def note_float32(settings: LayerSettings, what: str) -> LayerSettings:
-    """The settings, with a reason that says what `native` multiplies in float32."""
-    if settings.kernel.name != "native" or not settings.is_asked_for:
-        return settings
-    reason = f"{settings.kernel_reason}; multiplies in float32: {what}"
-    return replace(settings, kernel_reason=reason)
+def notes_on(settings: LayerSettings, geometry: Geometry, device_type: str) -> list[str]:
+    """What a kernel that was asked for does not multiply as integers."""
+    kernel, has_codes = settings.kernel, settings.quantizer.integer_range(MAX_CODE_BITS) is not None
+    if not (settings.is_asked_for and has_codes) or kernel.reason_against_device(device_type):
+        return []
+    return kernel.notes_on(geometry)
 
 
 def float_products(kernel: Kernel, quantizer: Quantizer) -> list[str]:

@@ -95,6 +95,12 @@ def cases(device: torch.device = CPU) -> list[TuneCase]:
             for each in ((1, 4, 8), (1, 8, 8), (2, 16, 8), (8, 16, 8), (8, 16, 16), (32, 16, 16),
                          (64, 16, 32), (8, 64, 28), (64, 64, 16), (8, 64, 56), (64, 64, 32))
         ],
+        "pointwise": [
+            _conv(*each, kernel=1)
+            for each in ((1, 8, 8), (4, 16, 16), (8, 64, 16), (16, 128, 28), (64, 256, 14),
+                         (64, 256, 28))
+            if device.type == "cuda"  # on a CPU a convolution as others
+        ],
         "depthwise": [
             _conv(*each, is_depthwise=True)
             for each in ((1, 16, 8), (1, 32, 16), (4, 32, 16), (8, 32, 32), (8, 64, 56),
@@ -121,6 +127,7 @@ def _large_cases() -> list[TuneCase]:
         *(_node(*each) for each in ((32768, 256, 256), (131072, 512, 512))),
         *(_heads(*each) for each in ((128, 512, 64), (128, 1024, 64), (256, 2048, 64))),
         *(_conv(*each) for each in ((128, 128, 28), (256, 128, 28), (256, 256, 28))),
+        *(_conv(*each, kernel=1) for each in ((64, 512, 28), (128, 1024, 14), (128, 1024, 28))),
         *(_conv(*each, is_depthwise=True) for each in ((64, 192, 56), (256, 384, 28))),
         *(_lstm(*each) for each in ((1024, 64, 32), (2048, 64, 64))),
     ]
@@ -160,17 +167,20 @@ def _heads(heads: int, tokens: int, width: int) -> TuneCase:
     return TuneCase("matmul", heads * tokens * tokens * width, tokens, build)
 
 
-def _conv(batch: int, channels: int, side: int, *, is_depthwise: bool = False) -> TuneCase:
+def _conv(
+    batch: int, channels: int, side: int, *, kernel: int = 3, is_depthwise: bool = False
+) -> TuneCase:
     groups = channels if is_depthwise else 1
 
     def build() -> tuple[nn.Module, tuple[Tensor, ...]]:
-        conv = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        conv = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=groups, bias=False)
         maps = torch.randn(batch, channels, side, side)
         last = torch.channels_last
         return conv.to(memory_format=last), (maps.contiguous(memory_format=last),)  # type: ignore[call-overload]
 
-    kind, rows = "depthwise" if is_depthwise else "convolution", batch * side * side
-    return TuneCase(kind, rows * 9 * channels * channels // groups, rows, build)
+    kind = "depthwise" if is_depthwise else "pointwise" if kernel == 1 else "convolution"
+    rows = batch * side * side
+    return TuneCase(kind, rows * kernel**2 * channels * channels // groups, rows, build)
 
 
 def _lstm(units: int, batch: int, steps: int) -> TuneCase:

@@ -50,6 +50,8 @@ CASES = (
     LayerCase("matmul", MatMul, ((6, 33, 47), (6, 47, 21))),
     LayerCase("convolution", lambda: nn.Conv2d(19, 23, 3, padding=1), ((3, 19, 15, 13),)),
     LayerCase("strided convolution", lambda: nn.Conv2d(16, 24, 3, 2, 1), ((3, 16, 15, 13),)),
+    LayerCase("1x1 convolution", lambda: nn.Conv2d(19, 23, 1), ((3, 19, 15, 13),)),
+    LayerCase("strided 1x1 convolution", lambda: nn.Conv2d(16, 24, 1, 2), ((3, 16, 15, 13),)),
     LayerCase("grouped convolution", lambda: nn.Conv2d(24, 16, 3, groups=4), ((3, 24, 9, 8),)),
     LayerCase("depthwise convolution", lambda: nn.Conv2d(24, 24, 3, groups=24), ((3, 24, 9, 8),)),
     LayerCase("convolution of 1 dimension", lambda: nn.Conv1d(13, 17, 5), ((3, 13, 40),)),

@@ -21,11 +21,17 @@ from bitcycle.kernels.choice import (
     TableRow,
     decide_kernel,
     kernel_table,
+    layer_kind,
     read_table,
     requested_kernel,
     table_text,
 )
-from bitcycle.kernels.geometry import ConvGeometry, LinearGeometry, MatMulGeometry
+from bitcycle.kernels.geometry import (
+    ConvGeometry,
+    LinearGeometry,
+    MatMulGeometry,
+    PointwiseGeometry,
+)
 from bitcycle.warnings import BitcycleWarning
 
 LINEAR = LinearGeometry()
@@ -179,6 +185,14 @@ def test_auto_names_the_kind_of_layer_by_its_geometry(table):
         assert "0.10" in decide(*arguments)[1]
     one = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
     assert "0.90" in decide(one, torch.zeros(2, 1, 4, 4), torch.zeros(8, 1, 3, 3))[1]
+
+
+def test_a_1x1_convolution_is_a_kind_of_its_own_on_a_gpu_only(table):
+    conv = PointwiseGeometry((2, 2), (0, 0), (1, 1), 1)
+    w = torch.zeros(8, 8, 1, 1)
+    assert layer_kind(conv, w) == "convolution"
+    table(row("convolution", ratio=0.1), row("pointwise", ratio=0.9))
+    assert "0.10" in decide(conv, torch.zeros(2, 8, 4, 4), w)[1]
 
 
 def test_a_recurrence_counts_with_its_time_steps(table):
@@ -359,7 +373,8 @@ def test_the_shipped_table_has_every_kind_of_layer_and_bits_for_every_instructio
     rows = kernel_table()  # raises for unknown kernels, layers and bits
     for processor in ("avx2", "avx512_vnni"):
         found = {(each.layer, each.top) for each in rows if each.processor == processor}
-        assert found == {(layer, top) for layer in LAYERS for top in TOPS}
+        kinds = set(LAYERS) - {"pointwise"}  # a convolution there
+        assert found == {(layer, top) for layer in kinds for top in TOPS}
     sizes = [(each.processor, each.layer, each.top, each.macs_from) for each in rows]
     assert len(set(sizes)) == len(sizes)
     assert sum(each.macs_from == 0 for each in rows) == len({size[:3] for size in sizes})

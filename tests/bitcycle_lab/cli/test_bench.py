@@ -76,7 +76,7 @@ def test_a_tuned_table_is_written_and_used(tmp_path, capsys, monkeypatch):
     assert "linear, 16,384 multiply-accumulates, 16 rows, 8 bits: simulate " in out
     assert out.endswith(f"wrote {target}; use it with BITCYCLE_KERNEL_TABLE={target}\n")
     rows = read_table(target)
-    assert {row.layer for row in rows} == set(LAYERS)
+    assert {row.layer for row in rows} == set(LAYERS) - {"pointwise"}
     first = {(row.layer, row.top): row for row in rows}.values()  # what is fastest varies
     whole = [replace(row, kernel="native", macs_from=0, rows_from=0) for row in first]
     target.write_text(table_text(whole))
