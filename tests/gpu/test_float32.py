@@ -18,7 +18,8 @@ CUDA = torch.backends.cuda.matmul
 
 def settings() -> tuple[object, ...]:
     read = torch._C._get_fp32_precision_getter
-    return read("cuda", "matmul"), read("cuda", "conv"), read("cuda", "rnn")
+    pairs = [("cuda", name) for name in ("matmul", "conv", "rnn")]
+    return tuple(read(*each) for each in (*pairs, ("mkldnn", "matmul"), ("mkldnn", "conv")))
 
 
 def set_legacy() -> None:

@@ -1,7 +1,7 @@
 """Geometries: the three products of every multiplying op, as products of two float tensors.
 
 A geometry is the shape of an op (strides, padding, groups) without its operands. Products of
-float32 tensors are exact to float32 on a GPU, too (`without_tf32`).
+float32 tensors are exact to float32, whatever torch may round them to (`without_tf32`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Geometry(Protocol):
 
 def multiply_rows(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., K), y (N, K) -> x y^T (..., N); or (..., M, K), (..., N, K) -> (..., M, N)."""
-    with without_tf32("matmul") if x.is_cuda else NOTHING:
+    with in_float32("matmul", x):
         if y.dim() != 2:
             return torch.matmul(x, y.transpose(-1, -2))
         bias = None if bias is None else bias.to(x.dtype)
@@ -230,7 +230,7 @@ class ConvGeometry:
 
     def output(self, a: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """a x w (+ bias)."""
-        with without_tf32("conv") if a.is_cuda else NOTHING:
+        with in_float32("conv", a):
             return torch.convolution(
                 self._pad(a) if self.end_padding else a, w,
                 None if bias is None else bias.to(a.dtype), self.stride, self.padding,
@@ -262,7 +262,7 @@ class ConvGeometry:
     def _backward(
         self, e: Tensor, a: Tensor, w: Tensor, mask: tuple[bool, bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        with without_tf32("conv") if e.is_cuda else NOTHING:
+        with in_float32("conv", e):
             grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
                 e, a, w, None, self.stride, self.padding, self.dilation, self.transposed,
                 self.output_padding or (0,) * len(self.stride), self.groups, mask,
@@ -317,48 +317,64 @@ def as_rows(q: Quantized) -> Quantized:
     return replace(q, values=values, codes=codes, scale=scale, offset=offset)
 
 
-# -- float32 on a GPU ------------------------------------------------------------------------------
+# -- float32 -----------------------------------------------------------------------------
 
 Product = Literal["matmul", "conv"]
+Backend = Literal["cuda", "mkldnn"]
 
 _read: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # from torch 2.9 on
 _write: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
 
 
-def without_tf32(product: Product) -> AbstractContextManager[None]:
-    """Products of CUDA's float32 tensors are exact to float32 within the `with`.
+def in_float32(product: Product, x: Tensor) -> AbstractContextManager[None]:
+    """`without_tf32` on the device of a tensor, unless it has no float32 to lose."""
+    if x.dtype is not torch.float32:
+        return NOTHING
+    return without_tf32(product, "cuda" if x.is_cuda else "mkldnn")
+
+
+def without_tf32(product: Product, backend: Backend = "cuda") -> AbstractContextManager[None]:
+    """Products of float32 tensors are exact to float32 within the `with`.
 
     TF32 keeps 10 of the 23 bits of a mantissa: too few for the values of a grid. cuDNN uses it for
-    convolutions by default, cuBLAS if asked to. A compiled graph follows torch's settings: where
-    they allow TF32, tracing it warns.
+    convolutions by default, cuBLAS if asked to; processors with BF16 instructions use bfloat16 if
+    asked to. A compiled graph follows torch's settings: where they allow either, tracing it warns.
     """
     if torch.compiler.is_compiling():
-        _warn_of_tf32(product)
+        _warn_of_tf32(product, backend)
         return NOTHING
-    if not _uses_tf32(product):
+    if not _uses_tf32(product, backend):
         return NOTHING
+    if backend == "mkldnn" and _write is not None:
+        return _float32(product, backend)
     return _float32_matmuls() if product == "matmul" else _float32_convolutions()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _warn_of_tf32(product: Product) -> bool:
-    """Warn if a graph that is traced now will round operands to TF32; returns whether it will."""
-    is_used = _uses_tf32(product)
+def _warn_of_tf32(product: Product, backend: Backend) -> bool:
+    """Warn if a graph that is traced now will round operands; returns whether it will."""
+    is_used = _uses_tf32(product, backend)
     if is_used:
-        name = "cuda.matmul" if product == "matmul" else "cudnn"
+        way_out = {
+            ("matmul", "cuda"): "torch.backends.cuda.matmul.allow_tf32 = False",
+            ("conv", "cuda"): "torch.backends.cudnn.allow_tf32 = False",
+            ("matmul", "mkldnn"): "torch.backends.mkldnn.matmul.fp32_precision = 'ieee'",
+            ("conv", "mkldnn"): "torch.backends.mkldnn.conv.fp32_precision = 'ieee'",
+        }[product, backend]
         warnings.warn(
             f"compiled {'products' if product == 'matmul' else 'convolutions'} of quantized values "
-            "use TF32, which has too few bits for them; turn it off before: "
-            f"torch.backends.{name}.allow_tf32 = False",
+            f"use TF32 or bfloat16, which have too few bits for them; before, set {way_out}",
             BitcycleWarning,
             stacklevel=2,
         )
     return is_used
 
 
-def _uses_tf32(product: Product) -> bool:
+def _uses_tf32(product: Product, backend: Backend) -> bool:
     if _read is not None:
-        return bool(_read("cuda", product) == "tf32")
+        return bool(_read(backend, product) in ("tf32", "bf16"))
+    if backend == "mkldnn":
+        return bool(product == "matmul" and torch.get_float32_matmul_precision() == "medium")
     read = torch._C._get_cublas_allow_tf32
     return bool(read() if product == "matmul" else torch._C._get_cudnn_allow_tf32())
 
@@ -368,14 +384,17 @@ def _float32_matmuls() -> Iterator[None]:
     try:
         level = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by `fp32_precision`, which torch refuses to mix with the older one
-        with _float32("matmul"):
+        with _float32("matmul", "cuda"):
             yield
         return
+    of_cpu = None if _read is None else _read("mkldnn", "matmul")
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(level)
+        if of_cpu is not None and _read("mkldnn", "matmul") != of_cpu:
+            _write("mkldnn", "matmul", of_cpu)  # which the line above sets, too
 
 
 @contextmanager
@@ -383,7 +402,7 @@ def _float32_convolutions() -> Iterator[None]:
     try:
         torch._C._get_cudnn_allow_tf32()
     except RuntimeError:  # the same
-        with _float32("conv"):
+        with _float32("conv", "cuda"):
             yield
         return
     torch._C._set_cudnn_allow_tf32(False)
@@ -394,9 +413,10 @@ def _float32_convolutions() -> Iterator[None]:
 
 
 @contextmanager
-def _float32(product: Product) -> Iterator[None]:
-    _write("cuda", product, "ieee")
+def _float32(product: Product, backend: Backend) -> Iterator[None]:
+    level = _read(backend, product)
+    _write(backend, product, "ieee")
     try:
         yield
     finally:
-        _write("cuda", product, "tf32")
+        _write(backend, product, level)

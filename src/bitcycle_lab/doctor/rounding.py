@@ -160,7 +160,8 @@ def _for_tensor_cores(each: Format) -> Iterator[_Function]:
             signs = None if is_second or view.dim == 1 else rule.hadamard_signs(x.device)
             made = rule.round_for_tensor_cores(x, numbers, view, stored_as, _key(x), signs)
             tensors = (made.elements, made.scales, made.tensor_scale)
-            return tuple(t.view(torch.uint8) for t in tensors if t is not None)
+            flat = (t.contiguous().reshape(-1) for t in tensors if t is not None)
+            return tuple(t.view(torch.uint8) for t in flat)
 
         return rounded
 

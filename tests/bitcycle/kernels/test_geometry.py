@@ -175,3 +175,16 @@ def test_rows_that_are_not_contiguous_are_one_product(monkeypatch):
     assert shapes == [(15, 8)]  # 3-D, torch multiplies batch by batch
     torch.testing.assert_close(found, x @ w.t() + bias)
     assert multiply_rows(x[:, :0], w).shape == (3, 0, 4)
+
+
+@pytest.mark.parametrize("level", ["high", "medium"])
+def test_products_of_values_are_float32_on_the_cpu_whatever_is_allowed(level):
+    x, y = torch.randn(96, 256), torch.randn(64, 256)
+    exact = (x.double() @ y.double().t()).float()
+    torch.set_float32_matmul_precision(level)
+    try:
+        product = multiply_rows(x, y)
+        assert torch.get_float32_matmul_precision() == level
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(product, exact, rtol=1e-4, atol=1e-4)

@@ -93,7 +93,7 @@ def test_a_case_is_the_kind_and_size_that_a_layer_decides_by(monkeypatch):
     pytest.importorskip("torch_geometric")
     seen = []
 
-    def decide(geometry, a, w, *, tops, recurrence, has_rows, has_bf16):
+    def decide(geometry, a, w, *, tops, recurrence, has_rows, has_bf16, **formats):
         macs = geometry.macs(a.shape, w.shape) + (recurrence.macs if recurrence else 0)
         weights = w.numel() + (prod(recurrence.w_shape) if recurrence else 0)
         rows = macs // weights
