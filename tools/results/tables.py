@@ -41,7 +41,7 @@ def make_table(data: Data, kind: str, options: Options) -> str:
         known = {kind: measured_table(first, read_cells(data, kind))}
     if kind not in known:
         raise ValueError(f"there is no table {kind!r}; known: {', '.join(known)}")
-    return markdown_rows(choose_columns(choose_rows(known[kind], filters), columns))
+    return markdown_rows(choose_columns(shorten(choose_rows(known[kind], filters)), columns))
 
 
 def choose_rows(table: Table, filters: Options) -> Table:
@@ -52,6 +52,15 @@ def choose_rows(table: Table, filters: Options) -> Table:
         choose(values, [row[place] for row in rows])
         rows = tuple(row for row in rows if row[place] in values)
     return replace(table, rows=rows)
+
+
+def shorten(table: Table) -> Table:
+    """The table with short names of its groups."""
+    if table.headings[0] != "group":
+        return table
+    groups = list(dict.fromkeys(row[0] for row in table.rows))
+    names = dict(zip(groups, short_names(groups), strict=True))
+    return replace(table, rows=tuple((names[row[0]], *row[1:]) for row in table.rows))
 
 
 def choose_columns(table: Table, columns: Sequence[str]) -> Table:
