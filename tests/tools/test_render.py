@@ -122,6 +122,16 @@ def test_minutes_are_the_steps_of_a_run_times_the_measured_time_of_one(folder):
     assert line in found
 
 
+def test_a_study_has_a_table_of_its_last_training_batches(folder):
+    """t(0.975, 1) 0.5 = 6.35."""
+    data = study_data()
+    for run, value in zip(data["methods"][0]["runs"], (99.0, 100.0), strict=True):
+        run["training"] = value
+    write(folder, "fits", data)
+    found = rendered(folder, "<!-- table: fits training | method: float32 -->\n<!-- end -->")
+    assert "| float32 | 99.50 (93.15 to 105.85) | 2 |" in found
+
+
 def test_the_share_of_a_range_test_is_its_gain_over_that_of_the_most_bits(folder):
     """Both start at a loss of 4; 8 bits gain 2, 4 bits 1.5 in one seed and 0.5 in the other."""
     plan = {"criterion": "relative", "low": 4, "high": 8, "steps_per_precision": 4, "window": 2,
