@@ -87,8 +87,9 @@ def test_a_study_can_be_compared_with_another_method(folder):
     """Differences of -2, -1.9 and -2.1: t(0.975, 2) 0.1 / sqrt(3) = 0.25."""
     options = "against: static 6/6 | method: CPT 3-8/8, N = 8"
     found = rendered(folder, f"<!-- table: made differences | {options} -->\n<!-- end -->")
-    line = "| CPT 3-8/8, N = 8 | static 6/6 | -2.00 (-2.25 to -1.75) | 3 |"
-    assert found.count(line) == 2
+    for steps in ("500", "2,000"):
+        line = f"| {steps} steps | CPT 3-8/8, N = 8 | static 6/6 | -2.00 (-2.25 to -1.75) | 3 |"
+        assert line in found
 
 
 def test_a_measurement_is_a_table_of_ratios(folder):
@@ -119,6 +120,16 @@ def test_minutes_are_the_steps_of_a_run_times_the_measured_time_of_one(folder):
     assert "| method | accuracy | n | minutes, AVX2 only |" in found
     line = "| CPT 3-8/8, N = 8, 500 steps | 89.00 (86.63 to 91.37) | 3 | 1.01 (0.88 to 1.14) |"
     assert line in found
+
+
+def test_a_study_has_a_table_of_its_last_training_batches(folder):
+    """t(0.975, 1) 0.5 = 6.35."""
+    data = study_data()
+    for run, value in zip(data["methods"][0]["runs"], (99.0, 100.0), strict=True):
+        run["training"] = value
+    write(folder, "fits", data)
+    found = rendered(folder, "<!-- table: fits training | method: float32 -->\n<!-- end -->")
+    assert "| float32 | 99.50 (93.15 to 105.85) | 2 |" in found
 
 
 def test_the_share_of_a_range_test_is_its_gain_over_that_of_the_most_bits(folder):

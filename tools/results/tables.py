@@ -23,14 +23,13 @@ Cells = dict[str, dict[str, list[float]]]  # by column and row of a table
 def make_table(data: Data, kind: str, options: Options) -> str:
     """A Markdown table.
 
-    kind: of a study one of `bitcycle_lab.study.tables`, such as values or differences; a
-    measurement has one, of ratios or values. options: `columns` to show, in this order; `against`,
-    the method that a study is compared with; the others are headings, and only the rows with one
-    of their values are shown.
+    kind: of a study one of `bitcycle_lab.study.tables`, such as values or differences, or one of
+    MEASUREMENTS. options: `columns` to show, in this order; `against`, the method that a study is
+    compared with; the others are headings, and only the rows with one of their values are shown.
     """
     filters = dict(options)
     columns = filters.pop("columns", ())
-    if data["kind"] == "study" and kind != "minutes":
+    if (data["kind"], kind) not in MEASUREMENTS and data["kind"] == "study":
         against = filters.pop("against", [])
         if len(against) > 1:
             raise ValueError(f"a study is compared with one method, not {', '.join(against)}")
@@ -41,7 +40,7 @@ def make_table(data: Data, kind: str, options: Options) -> str:
         known = {kind: measured_table(first, read_cells(data, kind))}
     if kind not in known:
         raise ValueError(f"there is no table {kind!r}; known: {', '.join(known)}")
-    return markdown_rows(choose_columns(choose_rows(known[kind], filters), columns))
+    return markdown_rows(choose_columns(shorten(choose_rows(known[kind], filters)), columns))
 
 
 def choose_rows(table: Table, filters: Options) -> Table:
@@ -52,6 +51,15 @@ def choose_rows(table: Table, filters: Options) -> Table:
         choose(values, [row[place] for row in rows])
         rows = tuple(row for row in rows if row[place] in values)
     return replace(table, rows=rows)
+
+
+def shorten(table: Table) -> Table:
+    """The table with short names of its groups."""
+    if table.headings[0] != "group":
+        return table
+    groups = list(dict.fromkeys(row[0] for row in table.rows))
+    names = dict(zip(groups, short_names(groups), strict=True))
+    return replace(table, rows=tuple((names[row[0]], *row[1:]) for row in table.rows))
 
 
 def choose_columns(table: Table, columns: Sequence[str]) -> Table:
@@ -146,9 +154,9 @@ def processor_of(item: Data) -> str:
 def _minutes(data: Data) -> Iterator[Measured]:
     """Final values of a study, and the minutes of its steps as `run-times` measured them."""
     found = [each for each in restore(data).methods if each.results]
-    names = short_names([each.method.group for each in found])
-    for each, name in zip(found, names, strict=True):
-        run, row = next(iter(each.results.values())), f"{each.method.label}, {name}"
+    names = row_names([(each.method.label, each.method.group) for each in found])
+    for each, row in zip(found, names, strict=True):
+        run = next(iter(each.results.values()))
         method = each.method.label.partition(", N = ")[0]  # a step of more cycles takes as long
         for item in data["with"]["run-times"]["items"]:
             for timed in item["methods"]:
@@ -158,6 +166,27 @@ def _minutes(data: Data) -> Iterator[Measured]:
                     yield f"minutes, {processor_of(item)}", row, minutes
         yield run.metric, row, [*each.values.values()]
         yield "n", row, [len(each.results)]
+
+
+def _training(data: Data) -> Iterator[Measured]:
+    """The metric on the last training batches, with augmentation: does the network fit them?"""
+    names = row_names([(entry["label"], entry["group"]) for entry in data["methods"]])
+    for entry, row in zip(data["methods"], names, strict=True):
+        found = [run["training"] for run in entry["runs"] if "training" in run]
+        yield "last training batches", row, [float(value) for value in found]
+        yield "n", row, [len(found)]
+
+
+def row_names(methods: Sequence[tuple[str, str]]) -> list[str]:
+    """The labels of (label, group), with the short name of the group if there are several.
+
+    >>> row_names([("float32", "GCN, Cora"), ("float32", "SAGE, Cora")])
+    ['float32, GCN', 'float32, SAGE']
+    """
+    names = short_names([group for _, group in methods])
+    is_one = len(set(names)) == 1
+    pairs = zip(methods, names, strict=True)
+    return [label if is_one else f"{label}, {name}" for (label, _), name in pairs]
 
 
 def short_names(groups: Sequence[str]) -> list[str]:
@@ -221,6 +250,7 @@ MEASUREMENTS: Mapping[tuple[str, str], Callable[[Data], Iterator[Measured]]] = {
     ("run-times", "ratios"): _run_times,
     ("range-tests", "ratios"): _range_tests,
     ("study", "minutes"): _minutes,
+    ("study", "training"): _training,
     ("end-of-run", "values"): _end_of_run,
     ("landscapes", "values"): _landscapes,
 }
