@@ -24,6 +24,7 @@ LAYERS = {
 ROUNDED = ("linear, bfloat16", "convolution")  # their results, to bfloat16
 
 
+@pytest.mark.parametrize("rounding", ["triton"], indirect=True)
 @pytest.mark.parametrize("name", LAYERS)
 def test_one_graph_serves_all_bits(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # a graph follows the setting

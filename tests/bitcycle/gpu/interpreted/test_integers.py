@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bitcycle.gpu import integers
-from bitcycle.kernels import KERNELS, LinearGeometry, MatMulGeometry
+from bitcycle.kernels import KERNELS, LinearGeometry, MatMulGeometry, gpu
 from bitcycle.kernels.geometry import as_rows, transposed
 from bitcycle.native.products import Codes
 from bitcycle.quantizers.base import Quantized
@@ -245,6 +245,29 @@ def test_a_result_in_another_dtype_is_the_float32_one_rounded_once(dtype, launch
         assert found.dtype == dtype
         assert torch.equal(found, expected.to(dtype))
         assert dtype == torch.float64 or not torch.equal(found.float(), expected)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("x", "y", "scales", "is_folded", "is_turned"),
+    [
+        ((5, 9), (4, 9), 4, False, False),
+        ((5, 9), (4, 9), 9, True, False),
+        ((3, 5, 9), (3, 4, 9), 1, False, False),
+        ((3, 5, 9), (4, 9), 4, False, True),
+        ((3, 5, 9), (4, 9), 9, True, True),
+        ((1, 5, 3, 7), (1, 4, 3, 7), 1, False, False),
+        ((0, 5, 9), (4, 9), 4, False, True),
+    ],
+)
+def test_the_operator_of_compiled_graphs_says_what_it_returns(
+    x, y, scales, is_folded, is_turned, dtype
+):
+    first, second = (torch.randint(256, shape, dtype=torch.uint8) for shape in (x, y))
+    one, many = torch.ones(1), torch.linspace(1, 2, scales)
+    arguments = first, one, -one, second, many, -many, None, is_folded, is_turned, dtype
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(gpu.multiply_codes, arguments, test_utils=checks)
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
