@@ -238,8 +238,12 @@ def swizzle(scales: Tensor, kind: str) -> Tensor:
     least scale.
     """
     rows, columns = scales.shape
-    dtype, least = (torch.float8_e4m3fn, 8) if kind == "nvfp4" else (torch.float8_e8m0fnu, 0)
-    stored = scales.to(dtype).view(torch.uint8)
+    if kind == "nvfp4":
+        dtype, least, stored = torch.float8_e4m3fn, 8, scales.to(torch.float8_e4m3fn)
+    else:  # powers of two, or NaN: the exponent; compilers do not cast to e8m0
+        dtype, least = torch.float8_e8m0fnu, 0
+        stored = (scales.contiguous().view(torch.int32) >> 23).to(torch.uint8)
+    stored = stored.view(torch.uint8)
     stored = pad(stored, [0, -columns % COLUMNS, 0, -rows % TILE], value=least)
     tiles = stored.view(-1, TILE // 32, 32, stored.shape[1] // COLUMNS, COLUMNS)
     return tiles.permute(0, 3, 2, 1, 4).reshape(-1).view(dtype)
