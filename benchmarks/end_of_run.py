@@ -321,11 +321,11 @@ def table(found: dict[str, Any], metric: str = "accuracy") -> str:
 def read_found(path: Path, steps: int) -> dict[str, Any]:
     """What an earlier call wrote, or nothing yet."""
     if not path.exists():
-        return {"benchmark": "end_of_run", "study": STUDY, "steps": steps, "baseline": BASELINE,
+        return {"kind": "end-of-run", "study": STUDY, "steps": steps, "baseline": BASELINE,
                 "num_batches": NUM_BATCHES, "seconds": 0.0, "control": None,
                 "runs": []}  # fmt: skip
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if found.get("benchmark") != "end_of_run" or found["steps"] != steps:
+    if found.get("kind") != "end-of-run" or found["steps"] != steps:
         raise ValueError(f"{path} does not hold the ends of runs of {steps} steps; give another")
     return found
 

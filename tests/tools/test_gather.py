@@ -9,6 +9,8 @@ from bitcycle_lab.study.results import read_study, write_failures
 from bitcycle_lab.study.study import StudyOptions, adjust
 from bitcycle_lab.study.study_file import find_study
 from bitcycle_lab.study.summary import summarize
+from bitcycle_lab.train.evaluate import evaluate_run
+from bitcycle_lab.train.run import run as train
 from tests.bitcycle_lab.study.made_up import result_of, write_run
 from tools.results.__main__ import main
 from tools.results.study_data import gather, merge, restore
@@ -16,7 +18,7 @@ from tools.results.study_data import gather, merge, restore
 VALUES = {"float32": (91.0, 90.5, 92.5), "static 8/8": (90.0, 91.0, 92.0),
           "CPT 4-8/8": (88.0, 89.1, float("nan"))}  # fmt: skip
 LINES = [
-    *({"step": step, "kind": "train", "accuracy": 5.0 * step} for step in range(1, 13)),
+    {"step": 6, "kind": "train", "accuracy": 30.0},
     *({"step": step, "kind": "eval", "split": "test", "accuracy": 10.0 * step} for step in (6, 12)),
 ]
 
@@ -64,7 +66,6 @@ def test_a_study_comes_back_from_its_data_without_the_runs(study, tmp_path):
         assert own.relative_cost == other.relative_cost
     [first, *_] = data["methods"][0]["runs"]
     assert first["curve"] == [[6, 60.0], [12, 120.0]]
-    assert first["training"] == 60.0  # of step 12
     assert data["machines"][first["machine"]] == {"processor": "machine of seed 0"}
     assert data["methods"][1]["settings"]["precision"] == {
         "skip": ["fc"], "forward": 8, "backward": 8
@@ -159,6 +160,19 @@ def test_the_command_adds_all_runs_of_a_folder_to_the_data_file(study, tmp_path,
     assert main(words) == 2
     assert "seed 2" in capsys.readouterr().err
     assert main([*words, "--replace"]) == 0
+
+
+def test_runs_are_evaluated_on_their_training_data_too(tmp_path):
+    file, output = tmp_path / "mine.yaml", tmp_path / "runs"
+    file.write_text("base: digits\nsettings: {steps: 4}\nmethods: {static 8/8: static 8/8}\n")
+    study = replace(find_study(str(file)), seeds=(0,))
+    [own] = study.runs(str(output))
+    trained = train(own.config)
+    data = gather(read_study(study, output), with_train=True)
+    found = data["methods"][0]["runs"][0]["train"]
+    expected = evaluate_run(trained.directory, split="train")["metrics"]
+    assert found == pytest.approx(expected, rel=1e-7)
+    assert merge(data, gathered(study, output)) == data  # what was measured stays
 
 
 def test_a_folder_without_runs_is_refused(tmp_path, capsys):

@@ -42,8 +42,9 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(required=True, dest="command")
     own = commands.add_parser("gather", help="add the runs of a study to its data file")
-    own.add_argument("study", help="a study's name or YAML file")
+    own.add_argument("study", help="a study of `bitcycle study ls`")
     own.add_argument("runs", type=Path, help="the folder of the runs")
+    own.add_argument("--train", action="store_true", help="evaluate runs on training data, too")
     own.add_argument("--replace", action="store_true", help="old runs that differ from new ones")
     own = commands.add_parser("render", help="rewrite tables and pictures of pages")
     own.add_argument("pages", type=Path, nargs="*", metavar="PAGE")
@@ -52,7 +53,11 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     try:
         if arguments.command == "gather":
-            print(gather_study(arguments.study, arguments.runs, arguments.data, arguments.replace))
+            path = gather_study(
+                arguments.study, arguments.runs, arguments.data,
+                with_train=arguments.train, replaces=arguments.replace,
+            )  # fmt: skip
+            print(path)
             return 0
         files = render(arguments.pages or default_pages(), arguments.data)
     except (OSError, ValueError) as error:
@@ -64,13 +69,13 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def gather_study(name: str, runs: Path, folder: Path, replaces: bool) -> Path:
+def gather_study(name: str, runs: Path, folder: Path, *, with_train: bool, replaces: bool) -> Path:
     """Add the runs of a study to its data file: of every seed, with the options of its last run."""
     seeds = {int(path.name.rpartition("-seed")[2]) for path in runs.glob("*-seed[0-9]*")}
     options = read_options(runs, find_study(name).name) or StudyOptions()
     study = open_study(name, runs, replace(options, seeds=tuple(sorted(seeds)) or None))
     methods = tuple(replace(method, num_seeds=None) for method in study.methods)
-    data = gather(read_study(replace(study, methods=methods), runs))
+    data = gather(read_study(replace(study, methods=methods), runs), with_train=with_train)
     if not any(method["runs"] for method in data["methods"]):
         raise ValueError(f"no run of {study.name} has ended below {runs}")
     path = folder / f"{study.name}.json"

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bitcycle.range_criteria import SHARE
-from bitcycle_lab.cost.spec import BATCH_SIZE, NUM_SAMPLES, STEPS
 from bitcycle_lab.published import read_table
 from bitcycle_lab.report import plot
 from bitcycle_lab.report.figures.style import COLORS, INK, new_figure, style_axes
@@ -68,36 +67,81 @@ def differences(data: Data, options: Options) -> Figure:
     """The differences to the baseline with their intervals, by group; a colour per method."""
     groups = summarize(restore(data))
     labels = list(dict.fromkeys(row.label for group in groups for row in group.compared))
-    figure, axes = _difference_axes(groups[0], 4.2)
+    figure = new_figure(7.6, 4.2)
+    axes: Axes = figure.subplots()
+    _style_differences(axes, groups[0])
     names = short_names([group.group for group in groups])
     for number, place, row in _chosen(groups, options.get("method") or labels):
         _draw_difference(axes, place + 0.7 * ((number + 0.5) / len(labels) - 0.5), row, number)
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.5, len(names) - 0.5)
-    _put_legend(figure, axes, min(4, len(labels)))
+    _put_legend(figure, [axes], min(4, len(labels)))
     return figure
 
 
-def passes(data: Data, options: Options) -> Figure:
-    """The differences to the baseline by passes over the training images, ours and published."""
-    groups = [
-        group for each in (data, *data["with"].values()) for group in summarize(restore(each))
-    ]
-    labels = list(dict.fromkeys(row.label for group in groups for row in group.compared))
-    figure, axes = _difference_axes(groups[0], 4.6, x="passes over the training images")
-    for number, _, row in _chosen(groups, options.get("method") or labels):
-        config = row.method.config
-        size = config.data.subset or NUM_SAMPLES[config.data.name]
-        where = (config.steps or 0) * config.data.batch_size / size
-        _draw_difference(axes, where * (1 + 0.06 * (number - 2)), row, number)  # side by side
+def fit(data: Data, options: Options) -> Figure:
+    """The differences to the baseline by its accuracy on training images; published ones beside.
+
+    The data of `with` are other studies, of which groups without that accuracy are left out, or
+    ends of runs, drawn by seed. N = 32 of another study is the method without it.
+    """
+    figure = new_figure(7.6, 4.6)
+    axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
+    methods = options["method"]
+    groups: list[GroupSummary] = []
+    for each in (data, *data["with"].values()):
+        if each["kind"] == "end-of-run":
+            _draw_seeds(axes, each, methods)
+            continue
+        groups = groups or summarize(restore(each))
+        where = _training_values(each, groups[0])
+        for group in summarize(restore(each)):
+            for row in group.compared:
+                label = row.label.removesuffix(", N = 32")
+                if label in methods and group.group in where:
+                    number = methods.index(label)
+                    x = where[group.group] + _aside(number, len(methods))
+                    _draw_difference(axes, x, row, number, label)
     for number, bits in enumerate(("3-8/8", "4-8/8")):
         gains = list(_published(bits))
-        where = STEPS * BATCH_SIZE / NUM_SAMPLES["cifar10"] * (1 + 0.06 * number)
-        axes.plot([where] * len(gains), gains, color=INK, marker="x+"[number], markersize=9,
-                  linestyle="none", label=f"CPT {bits}, published")  # fmt: skip
-    _set_log_scale(axes)
-    _put_legend(figure, axes, 3)
+        beside.plot([number] * len(gains), gains, color=INK, marker="x+"[number], markersize=9,
+                    linestyle="none", label=f"CPT {bits}, published")  # fmt: skip
+    x = f"{groups[0].metric} of {groups[0].baseline} on training images, %"
+    _style_differences(axes, groups[0], x)
+    style_axes(beside, x="published", grid="y", size=10)
+    beside.set_xlim(-0.7, 1.7)
+    beside.set_xticks([])
+    beside.axhline(0.0, color=INK, linewidth=1.2, linestyle="--")
+    _put_legend(figure, [axes, beside], 3)
     return figure
+
+
+def _draw_seeds(axes: Axes, data: Data, methods: Sequence[str]) -> None:
+    """A hollow mark per seed, without an interval."""
+    ends = {(run["method"], run["seed"]): run["variants"]["as trained"] for run in data["runs"]}
+    for number, method in enumerate(methods):
+        pairs = [(end, ends[data["baseline"], seed]) for (m, seed), end in ends.items()
+                 if m == method]  # fmt: skip
+        x = [base["train"]["accuracy"] + _aside(number, len(methods)) for _, base in pairs]
+        y = [end["test"]["accuracy"] - base["test"]["accuracy"] for end, base in pairs]
+        if pairs:
+            axes.plot(x, y, markersize=7, linestyle="none", fillstyle="none",
+                      label=f"{method}, pilot, one seed", **_method_look(number))  # fmt: skip
+
+
+def _training_values(data: Data, base: GroupSummary) -> dict[str, float]:
+    """The mean of the baseline's metric on training data, by group."""
+    found: dict[str, float] = {}
+    for entry in data["methods"]:
+        values = [run["train"][base.metric] for run in entry["runs"] if "train" in run]
+        if values and entry["label"] == base.baseline:
+            found[entry["group"]] = fmean(values)
+    return found
+
+
+def _aside(number: int, count: int) -> float:
+    """Methods stand side by side."""
+    return 0.16 * (number - (count - 1) / 2)
 
 
 def _chosen(
@@ -122,28 +166,34 @@ def _published(bits: str) -> Iterator[float]:
             yield accuracy[model, "cpt", bits] - accuracy[model, "sbm", "8/8"]
 
 
-def _difference_axes(group: GroupSummary, height: float, x: str = "") -> tuple[Figure, Axes]:
-    figure = new_figure(7.6, height)
-    axes: Axes = figure.subplots()
+def _style_differences(axes: Axes, group: GroupSummary, x: str = "") -> None:
     axes.axhline(0.0, color=INK, linewidth=1.2, linestyle="--")
     what = f"{group.metric} minus that of {group.baseline}{unit(group.metric)}\n(95 % interval)"
     style_axes(axes, x=x, y=what, grid="both" if x else "y", size=10)
-    return figure, axes
 
 
-def _draw_difference(axes: Axes, where: float, row: MethodSummary, number: int) -> None:
+def _draw_difference(
+    axes: Axes, where: float, row: MethodSummary, number: int, label: str = ""
+) -> None:
     """A difference with its interval; a single pair has none."""
     found = row.difference
     assert found is not None
     axes.errorbar(where, found.mean, yerr=found.half_width or 0.0, markersize=7, capsize=4,
-                  elinewidth=1.6, linestyle="none", label=row.label,
-                  **{**look(number), "color": look(number + 1)["color"]})  # fmt: skip
+                  elinewidth=1.6, linestyle="none", label=label or row.label,
+                  **_method_look(number))  # fmt: skip
 
 
-def _put_legend(figure: Figure, axes: Axes, num_columns: int) -> None:
+def _method_look(number: int) -> dict[str, Any]:
+    """The first colour is that of the baseline, which is not drawn."""
+    return {**look(number), "color": look(number + 1)["color"]}
+
+
+def _put_legend(figure: Figure, panels: Sequence[Axes], num_columns: int) -> None:
     """Below the picture, each label once."""
-    handles, labels = axes.get_legend_handles_labels()
-    drawn = dict(zip(labels, handles, strict=True))
+    drawn: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        drawn |= dict(zip(labels, handles, strict=True))
     figure.legend(drawn.values(), drawn.keys(), loc="outside lower center",
                   ncols=num_columns, frameon=False, fontsize=10)  # fmt: skip
 
@@ -193,7 +243,7 @@ def ratios(data: Data, options: Options) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     style_axes(axes, x="time of a step, float32 = 1", grid="both", size=10)
-    _put_legend(figure, axes, 3)
+    _put_legend(figure, [axes], 3)
     return figure
 
 
@@ -223,7 +273,7 @@ PICTURES: Mapping[tuple[str, str], Callable[[Data, Options], Figure]] = {
     ("study", "result"): lambda data, _: plot(restore(data)),
     ("study", "differences"): differences,
     ("study", "minutes"): minutes,
-    ("study", "passes"): passes,
+    ("study", "fit"): fit,
     ("speed", "ratios"): ratios,
     ("range-tests", "shares"): shares,
 }

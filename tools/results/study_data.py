@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from bitcycle.files import write_text
@@ -20,6 +19,7 @@ from bitcycle_lab.tasks import TASKS
 from bitcycle_lab.train.config import RunConfig
 from bitcycle_lab.train.config_file import build_config, to_dict
 from bitcycle_lab.train.config_id import config_id, drop_defaults
+from bitcycle_lab.train.evaluate import evaluate_run
 from bitcycle_lab.train.result import RunResult
 from bitcycle_lab.train.run_directory import MACHINE, RunDirectory
 
@@ -33,8 +33,11 @@ DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, Arithmeti
 # -- from runs to data ----------------------------------------------------------------------------
 
 
-def gather(result: StudyResult) -> dict[str, Any]:
-    """The methods of a study and their runs that have ended as plain data."""
+def gather(result: StudyResult, *, with_train: bool = False) -> dict[str, Any]:
+    """The methods of a study and their runs that have ended as plain data.
+
+    with_train: evaluate the last weights of each run on its training data, too.
+    """
     machines: list[dict[str, Any]] = []
     methods = [
         {
@@ -42,14 +45,18 @@ def gather(result: StudyResult) -> dict[str, Any]:
             "group": row.method.group,
             "id": config_id(row.method.config),
             "settings": to_settings(row.method.config),
-            "runs": [_gather_run(run, machines) for run in row.runs if run.error or run.result],
+            "runs": [
+                _gather_run(run, machines, with_train)
+                for run in row.runs
+                if run.error or run.result
+            ],
         }
         for row in result.methods
     ]
     return {"kind": "study", "name": result.study.name, "machines": machines, "methods": methods}
 
 
-def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any]:
+def _gather_run(run: RunStatus, machines: list[dict[str, Any]], with_train: bool) -> dict[str, Any]:
     """One run. machine: an index into the list of machines."""
     if run.result is None:
         return {"seed": run.seed, "state": "failed"}
@@ -71,25 +78,21 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]]) -> dict[str, Any
         "weights": result.weights_sha256[:16],
         "machine": machines.index(machine),
         "threads": run.config.threads or environment.get("num_threads"),
-        **_gather_curves(run.metrics, result.metric),
+        "curve": _curve(run.metrics, result.metric),
+        **({"train": _train_metrics(run)} if with_train else {}),
     }
 
 
-def _gather_curves(lines: list[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """The metric on the test split as [step, value], and on the last training batches.
+def _curve(lines: list[dict[str, Any]], metric: str) -> list[list[float]]:
+    """[step, metric] of every evaluation on the test split during the run."""
+    tests = [line for line in lines if line.get("kind") == "eval" and line["split"] == "test"]
+    return [[line["step"], rounded(line[metric], 5)] for line in tests if metric in line]
 
-    `training` is the mean over the last twentieth of the steps, with augmentation.
 
-    >>> lines = [{"step": s, "kind": "train", "m": s / 100} for s in range(50, 2001, 50)]
-    >>> _gather_curves([*lines, {"step": 9, "kind": "eval", "split": "test", "m": 1 / 3}], "m")
-    {'curve': [[9, 0.33333]], 'training': 19.75}
-    """
-    own = [line for line in lines if metric in line]
-    tests = [line for line in own if line.get("kind") == "eval" and line["split"] == "test"]
-    train = [line for line in own if line.get("kind") == "train"]
-    last = [line[metric] for line in train if line["step"] > 0.95 * train[-1]["step"]]
-    training = {"training": rounded(fmean(last), 5)} if last else {}
-    return {"curve": [[line["step"], rounded(line[metric], 5)] for line in tests], **training}
+def _train_metrics(run: RunStatus) -> dict[str, Any]:
+    """On training data without augmentation, at the bits of the run's final values."""
+    metrics = evaluate_run(run.directory, split="train")["metrics"]
+    return {name: rounded(value, 8) for name, value in metrics.items()}
 
 
 def to_settings(config: RunConfig) -> dict[str, Any]:
@@ -141,7 +144,9 @@ def _merge_runs(old: Data, new: Data, replaces: bool) -> list[Data]:
     for run in new["runs"]:
         known = runs.get(run["seed"], run)
         is_same = all(known.get(key) == run.get(key) for key in ("final", "weights"))
-        if known["state"] == "failed" or (run["state"] == "done" and (is_same or replaces)):
+        if known["state"] == "done" and is_same:
+            runs[run["seed"]] = {**known, **run}
+        elif known["state"] == "failed" or (run["state"] == "done" and replaces):
             runs[run["seed"]] = run
         elif run["state"] == "done":
             raise ValueError(

@@ -13,6 +13,7 @@ from bitcycle_lab.published import display_name
 from bitcycle_lab.study.number_text import fixed
 from bitcycle_lab.study.statistics import summarize_values
 from bitcycle_lab.study.tables import study_tables
+from bitcycle_lab.tasks import TASKS
 from tools.results.study_data import Data, restore
 
 PROCESSORS = {"avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2", "portable": "portable C++"}
@@ -168,13 +169,29 @@ def _minutes(data: Data) -> Iterator[Measured]:
         yield "n", row, [len(each.results)]
 
 
-def _training(data: Data) -> Iterator[Measured]:
-    """The metric on the last training batches, with augmentation: does the network fit them?"""
+def _fit(data: Data) -> Iterator[Measured]:
+    """Accuracy and loss at the end of runs on test and training data: does the network fit them?
+
+    The difference in test loss is to the baseline of the group, paired by seed.
+    """
+    result = restore(data)
+    metric, base = TASKS[result.methods[0].method.config.task].metric, result.study.baseline
+    columns = {f"test {metric}": ("final", metric), "test loss": ("final", "loss"),
+               f"training {metric}": ("train", metric)}  # fmt: skip
+    losses: dict[tuple[str, str], dict[int, float]] = {}
     names = row_names([(entry["label"], entry["group"]) for entry in data["methods"]])
     for entry, row in zip(data["methods"], names, strict=True):
-        found = [run["training"] for run in entry["runs"] if "training" in run]
-        yield "last training batches", row, [float(value) for value in found]
-        yield "n", row, [len(found)]
+        done = [run for run in entry["runs"] if run["state"] == "done"]
+        for column, (part, name) in columns.items():
+            yield column, row, [float(run[part][name]) for run in done if part in run]
+        losses[entry["group"], entry["label"]] = {
+            run["seed"]: float(run["final"]["loss"]) for run in done
+        }
+        yield "n", row, [len(done)]
+    for (group, label), row in zip(losses, names, strict=True):
+        own, other = losses[group, label], losses.get((group, base or ""), {})
+        pairs = [own[seed] - other[seed] for seed in own if seed in other and label != base]
+        yield "difference in test loss", row, pairs
 
 
 def row_names(methods: Sequence[tuple[str, str]]) -> list[str]:
@@ -217,11 +234,12 @@ def _range_tests(data: Data) -> Iterator[Measured]:
 def _end_of_run(data: Data) -> Iterator[Measured]:
     """Accuracy on test and training images of every variant of a run."""
     tests: dict[str, dict[int, float]] = {}
-    for run in (run for part in data["parts"] for run in part["runs"]):
+    for run in data["runs"]:
         for variant, found in run["variants"].items():
             name = run["method"] if variant == "as trained" else f"{run['method']}, {variant}"
             tests.setdefault(name, {})[run["seed"]] = found["test"]["accuracy"]
-            yield "training accuracy", name, [found["train"]["accuracy"]]
+            if "train" in found:
+                yield "training accuracy", name, [found["train"]["accuracy"]]
     yield from _compare("test accuracy", tests, data["baseline"])
 
 
@@ -250,7 +268,7 @@ MEASUREMENTS: Mapping[tuple[str, str], Callable[[Data], Iterator[Measured]]] = {
     ("run-times", "ratios"): _run_times,
     ("range-tests", "ratios"): _range_tests,
     ("study", "minutes"): _minutes,
-    ("study", "training"): _training,
+    ("study", "fit"): _fit,
     ("end-of-run", "values"): _end_of_run,
     ("landscapes", "values"): _landscapes,
 }
