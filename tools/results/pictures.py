@@ -87,27 +87,25 @@ def fit(data: Data, options: Options) -> Figure:
     """
     figure = new_figure(7.6, 4.6)
     axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
-    methods = options["method"]
-    groups: list[GroupSummary] = []
+    base = summarize(restore(data))[0]
+    methods = options.get("method") or [row.label for row in base.compared]
+    choose(methods, [row.label for row in base.compared])
     for each in (data, *data["with"].values()):
         if each["kind"] == "end-of-run":
             _draw_seeds(axes, each, methods)
             continue
-        groups = groups or summarize(restore(each))
-        where = _training_values(each, groups[0])
-        for group in summarize(restore(each)):
-            for row in group.compared:
-                label = row.label.removesuffix(", N = 32")
-                if label in methods and group.group in where:
-                    number = methods.index(label)
-                    x = where[group.group] + _aside(number, len(methods))
-                    _draw_difference(axes, x, row, number, label)
+        where = _training_values(each, base)
+        for row in (row for group in summarize(restore(each)) for row in group.compared):
+            label = row.label.removesuffix(", N = 32")
+            if label in methods and row.method.group in where:
+                number = methods.index(label)
+                x = where[row.method.group] + _aside(number, len(methods))
+                _draw_difference(axes, x, row, number, label)
     for number, bits in enumerate(("3-8/8", "4-8/8")):
         gains = list(_published(bits))
         beside.plot([number] * len(gains), gains, color=INK, marker="x+"[number], markersize=9,
                     linestyle="none", label=f"CPT {bits}, published")  # fmt: skip
-    x = f"{groups[0].metric} of {groups[0].baseline} on training images, %"
-    _style_differences(axes, groups[0], x)
+    _style_differences(axes, base, f"{base.metric} of {base.baseline} on training images, %")
     style_axes(beside, x="published", grid="y", size=10)
     beside.set_xlim(-0.7, 1.7)
     beside.set_xticks([])

@@ -83,7 +83,7 @@ def _gather_run(run: RunStatus, machines: list[dict[str, Any]], with_train: bool
     }
 
 
-def _curve(lines: list[dict[str, Any]], metric: str) -> list[list[float]]:
+def _curve(lines: list[dict[str, Any]], metric: str) -> list[list[float | str]]:
     """[step, metric] of every evaluation on the test split during the run."""
     tests = [line for line in lines if line.get("kind") == "eval" and line["split"] == "test"]
     return [[line["step"], rounded(line[metric], 5)] for line in tests if metric in line]
