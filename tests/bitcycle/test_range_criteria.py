@@ -5,7 +5,7 @@ import math
 from statistics import fmean, stdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.range_criteria import PrecisionRun, RangeTest, RangeTestConfig
@@ -123,7 +123,6 @@ def test_noise_that_all_bits_share_does_not_blur_the_comparison():
 losses = st.lists(st.floats(0.1, 5.0), min_size=6, max_size=6).map(tuple)
 
 
-@settings(deadline=None)
 @given(
     tops=st.lists(losses, min_size=1, max_size=3),
     lows=st.lists(losses, min_size=1, max_size=3),

@@ -321,6 +321,7 @@ def as_rows(q: Quantized) -> Quantized:
 
 Product = Literal["matmul", "conv"]
 Backend = Literal["cuda", "mkldnn"]
+ROUNDED = ("tf32", "bf16")  # settings with which torch rounds the operands of a product
 
 _read: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # from torch 2.9 on
 _write: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
@@ -330,7 +331,10 @@ def in_float32(product: Product, x: Tensor) -> AbstractContextManager[None]:
     """`without_tf32` on the device of a tensor, unless it has no float32 to lose."""
     if x.dtype is not torch.float32:
         return NOTHING
-    return without_tf32(product, "cuda" if x.is_cuda else "mkldnn")
+    backend: Backend = "cuda" if x.is_cuda else "mkldnn"
+    if torch.compiler.is_compiling() or _read is None or _read(backend, product) in ROUNDED:
+        return without_tf32(product, backend)
+    return NOTHING
 
 
 def without_tf32(product: Product, backend: Backend = "cuda") -> AbstractContextManager[None]:
@@ -372,7 +376,7 @@ def _warn_of_tf32(product: Product, backend: Backend) -> bool:
 
 def _uses_tf32(product: Product, backend: Backend) -> bool:
     if _read is not None:
-        return bool(_read(backend, product) in ("tf32", "bf16"))
+        return bool(_read(backend, product) in ROUNDED)
     if backend == "mkldnn":
         return bool(product == "matmul" and torch.get_float32_matmul_precision() == "medium")
     read = torch._C._get_cublas_allow_tf32

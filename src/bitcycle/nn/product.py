@@ -87,7 +87,7 @@ class _Product(torch.autograd.Function):
         a_range = (a_low, a_high) if a_low is not None and a_high is not None else None
         w_range = (w_low, w_high) if w_low is not None and w_high is not None else None
         needs_a, needs_w = ctx.needs_input_grad[:2]
-        with _eager_without_autocast(a):
+        with without_autocast(a, in_function=True):
             qa = encode_input(plan, a, control, a_range, recorder, shared, health)
             qw = encode_second(plan, w, control, health, w_range, recorder)
             output = plan.products.output(qa, qw, bias, dtype)
@@ -119,7 +119,7 @@ def multiply_error(
     # noise is numbered in memory order: that of the output, which a traced graph knows too
     e = e.contiguous(memory_format=ctx.layout)
     grad_a = grad_w = None
-    with _eager_without_autocast(e):
+    with without_autocast(e, in_function=True):
         if needs_a or needs_w:
             e_in, e_w = encode_error(
                 plan, e, control, ctx.health, ctx.recorder, needs_input=needs_a
@@ -135,17 +135,19 @@ def multiply_error(
     return grad_a, grad_w, grad_bias
 
 
-def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Disables autocast on the tensor's device: products of grid values are float32."""
+def without_autocast(x: Tensor, *, in_function: bool = False) -> AbstractContextManager[Any]:
+    """Disables autocast on the tensor's device: products of grid values are float32.
+
+    in_function: inside of an autograd function, whose compiled graph has it around the call.
+    """
     device = x.device.type
-    if device == "meta" or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(device)):
+    if device == "meta":
         return nullcontext()
-    return torch.autocast(device_type=device, enabled=False)
-
-
-def _eager_without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """The same inside of an autograd function, whose compiled graph has it around the call."""
-    return nullcontext() if torch.compiler.is_compiling() else without_autocast(x)
+    if torch.compiler.is_compiling():
+        is_needed = not in_function
+    else:
+        is_needed = torch.is_autocast_enabled(device)
+    return torch.autocast(device_type=device, enabled=False) if is_needed else nullcontext()
 
 
 # -- a whole direction in one call ----------------------------------------------------------------

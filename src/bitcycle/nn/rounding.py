@@ -104,7 +104,8 @@ def encode_operand(
         return Quantized(values=x)
     if how.as_bf16:
         return _round_to_bf16(x, health, how.slot)
-    x = x if how.stored_as is not None else widen(x)
+    if x.dtype in HALVES and how.stored_as is None:
+        x = widen(x)
     if how.kind != "integer":
         view = plan.geometry.operand_view("output", operand, x.shape)
         is_unchecked = how.role == "weight" or is_checked_when_rounded(x, how)
@@ -212,7 +213,8 @@ def encode_error(
         if recorder is not None:
             recorder.record("error", e, error, control[how.slot])
         return error, error
-    e = e if how.stored_as is not None else widen(e)
+    if e.dtype in HALVES and how.stored_as is None:
+        e = widen(e)
     if how.kind == "integer" and not how.matmul:
         key = _error_key(plan, control[CLOCK]) if plan.quantizer.has_stochastic_error else None
         codes = {"as_codes": True} if how.as_codes else {}
@@ -304,7 +306,8 @@ def round_for(
             clock = clock.clone()
             clock[0].add_(_GRAD_WEIGHT_NOISE)
         key = _error_key(plan, clock)
-    x = x if how.stored_as is not None else widen(x)
+    if x.dtype in HALVES and how.stored_as is None:
+        x = widen(x)
     if how.kind == "integer":
         within = plan.quantizer.range_of(how.role, x, how.keep)
         return plan.quantizer.encode(how.role, x, control[how.slot], within, key)

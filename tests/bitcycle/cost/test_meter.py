@@ -205,7 +205,7 @@ def test_every_convention_ends_where_training_cost_began() -> None:
         assert meter.cost(convention=convention) == before
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     forward=cycle_schedules,
     error=cycle_schedules,

@@ -28,9 +28,7 @@ KINDS = {
     "onnx": ("model.onnx", {"to": "onnx"}),
 }
 CHECKED = ("model.safetensors", "model.pt")  # whose bytes have a checksum
-quick = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+quick = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 class Files(dict[str, dict[str, bytes]]):

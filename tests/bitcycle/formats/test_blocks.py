@@ -16,7 +16,7 @@ from bitcycle.formats import Format, list_formats, parse_format, round_to
 from bitcycle.formats.rounding import hadamard, round_blocks
 from tests.bitcycle.formats import reference
 
-properties = settings(max_examples=100, derandomize=True, deadline=None)
+properties = settings(max_examples=100, derandomize=True)
 FORMATS = {each.name: each for each in list_formats()}
 MX = [each for each in list_formats() if each.kind == "mx"]
 BLOCKS = [each for each in list_formats() if each.kind != "float"]

@@ -31,7 +31,6 @@ from .. import naive
 thrifty = settings(
     max_examples=50,
     derandomize=True,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

@@ -19,7 +19,7 @@ from bitcycle.ops.layout import as_dense, flat, is_numbered_in_memory_order
 from bitcycle.quantizers import SBM, AbsMax, DoReFa, Quantized, Quantizer, SBMFull
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native library is not built")
-properties = settings(max_examples=100, derandomize=True, deadline=None)
+properties = settings(max_examples=100, derandomize=True)
 
 INF, NAN = float("inf"), float("nan")
 KEY = torch.tensor([123, -456], dtype=torch.int32)

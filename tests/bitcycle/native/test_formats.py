@@ -20,7 +20,7 @@ from bitcycle.ops.layout import is_dense
 from tests.bitcycle.native.test_encode import CONTENTS, KEY, LAYOUTS, same_bits
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native library is not built")
-properties = settings(max_examples=120, derandomize=True, deadline=None)
+properties = settings(max_examples=120, derandomize=True)
 
 SHAPES = [
     (1, 1, 1, 1), (3, 5, 7, 1), (2, 33, 5, 4), (17, 31, 1, 1), (2, 70, 3, 3), (1, 1, 40, 300),

@@ -174,7 +174,7 @@ def test_so_is_a_product_of_activations(rules: str) -> None:
             assert_same(Product(), RULES[rules], bits, a, b)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_convolution_is_the_same(data: st.DataObject) -> None:
     def number(low: int, high: int) -> int:

@@ -363,7 +363,7 @@ def make_convolution(case: dict, end: int = 0, maps_scales: bool = False) -> tup
     return a, w, e, case["geometry"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=convolutions())
 @pytest.mark.parametrize("name", ["portable", "avx2", "avx512_vnni"])
 def test_convolutions_of_any_geometry(name, case):

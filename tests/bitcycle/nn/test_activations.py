@@ -108,7 +108,7 @@ def test_gradients_of_a_relu_on_channels_last_tensors_stay_channels_last() -> No
         assert grad.is_contiguous(memory_format=torch.channels_last)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(
     st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]),
     st.floats(0, 1), st.integers(1, 70), st.booleans(),

@@ -39,7 +39,7 @@ def _tensor(layout: str, shape: tuple[int, int, int, int] = (2, 6, 5, 4)) -> Ten
     return made
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40).map(torch.tensor),
     st.integers(1, 8),

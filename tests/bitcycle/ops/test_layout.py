@@ -30,7 +30,7 @@ def _turned(shape: list[int], order: list[int]) -> Tensor:
     return base.permute(back)
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True)
 @given(shapes, st.permutations(range(5)))
 def test_a_dense_tensor_is_its_memory_in_order(shape: list[int], order: list[int]) -> None:
     x = _turned(shape, order)
@@ -44,7 +44,7 @@ def test_a_dense_tensor_is_its_memory_in_order(shape: list[int], order: list[int
     assert back.shape == x.shape
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.permutations(range(5)))
 def test_rows_are_the_first_dimension(shape: list[int], order: list[int]) -> None:
     x = _turned(shape, order)

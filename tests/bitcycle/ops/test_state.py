@@ -48,7 +48,7 @@ def test_running_ranges_have_a_momentum_or_are_means() -> None:
     assert rows[1].tolist() == [3.0, -1.0, 3.0]
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), st.sampled_from((None, 0.1)))
 def test_both_ways_give_the_same_bits(
     ranges: list[tuple[float, float]], momentum: float | None

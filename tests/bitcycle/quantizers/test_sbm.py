@@ -167,7 +167,7 @@ def test_sbm_has_no_rule_for_the_weight_gradient() -> None:
     assert torch.equal(SBM().encode_grad(X, torch.tensor(3), KEY), X)
 
 
-properties = settings(max_examples=100, derandomize=True, deadline=None)
+properties = settings(max_examples=100, derandomize=True)
 small_tensors = st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=30).map(torch.tensor)
 
 

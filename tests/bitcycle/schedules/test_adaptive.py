@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.bits import order
@@ -46,7 +46,6 @@ def follow(rule, values, total_steps=100):
     return states
 
 
-@settings(deadline=None)
 @given(rule=rules, values=metrics)
 def test_bits_stay_within_their_bounds_and_never_fall(rule, values):
     states = follow(rule, values)
@@ -57,7 +56,6 @@ def test_bits_stay_within_their_bounds_and_never_fall(rule, values):
     assert [rule.bits_of(states[-1], step) for step in range(len(bits))] == bits
 
 
-@settings(deadline=None)
 @given(rule=rules, values=metrics)
 def test_a_rule_rises_by_one_level_at_a_time_and_its_states_pass_the_check(rule, values):
     states = follow(rule, values)
@@ -67,13 +65,11 @@ def test_a_rule_rises_by_one_level_at_a_time_and_its_states_pass_the_check(rule,
         assert rule.check_state(copy.deepcopy(state)) == state
 
 
-@settings(deadline=None)
 @given(rule=rules)
 def test_text_gives_an_equal_rule_back(rule):
     assert parse_schedule(str(rule)) == rule
 
 
-@settings(deadline=None)
 @given(rule=rules, values=metrics)
 def test_advancing_leaves_the_state_it_was_given_alone(rule, values):
     state = rule.start()

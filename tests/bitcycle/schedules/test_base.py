@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.bits import order
@@ -39,7 +39,6 @@ from bitcycle.schedules.base import (
 from .strategies import schedules
 
 
-@settings(deadline=None)
 @given(schedule=schedules)
 def test_json_gives_an_equal_schedule_back(schedule):
     text = json.dumps(schedule.to_dict(), allow_nan=False)
@@ -113,7 +112,6 @@ def test_a_bottomless_dict_is_a_value_error():
         schedule_from_dict(data)
 
 
-@settings(deadline=None)
 @given(schedule=schedules, total=st.integers(1, 300))
 def test_values_equal_the_call_at_every_step_or_both_refuse(schedule, total):
     try:
@@ -149,7 +147,6 @@ def test_numpy_integers_are_steps_and_results_are_plain_ints():
     assert type(bits) is int
 
 
-@settings(deadline=None)
 @given(schedule=schedules)
 def test_low_and_high_enclose_every_value(schedule):
     total = 200_000

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.schedules import (
@@ -168,7 +168,6 @@ def test_ten_steps_in_three_cycles_are_this_list():
     assert Cycle(3, 8, 3, profile="linear").values(10) == [3, 4, 6, 8, 4, 6, 7, 4, 5, 6]
 
 
-@settings(deadline=None)
 @given(one=cycle_schedules, total=st.integers(64, 400))
 def test_values_stay_in_range_and_form_exactly_n_monotone_cycles(one, total):
     values = one.values(total)
@@ -312,7 +311,6 @@ def test_each_bit_width_is_first_reached_at_the_published_phase():
             assert cycle.at_height(cycle.unit(1, phase + 1e-5)) == bits
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(PROFILES.names()), p=st.floats(0, 1), q=st.floats(0, 1))
 def test_a_profile_starts_at_zero_never_falls_and_stays_below_one(name, p, q):
     g = PROFILES[name].growth

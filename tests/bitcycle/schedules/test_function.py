@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.formats.catalogue import FORMATS
@@ -156,7 +156,6 @@ def test_a_function_is_asked_once_per_step_of_a_run():
         run.values(100)
 
 
-@settings(deadline=None)
 @given(schedule=schedules, total=st.integers(1, 200))
 def test_a_function_with_the_bits_of_a_schedule_has_its_values_levels_and_digest(schedule, total):
     try:
@@ -171,7 +170,6 @@ def test_a_function_with_the_bits_of_a_schedule_has_its_values_levels_and_digest
     assert dict(counts) == dict(schedule.preview(total, backward=8).steps_at)
 
 
-@settings(deadline=None)
 @given(bits=st.lists(any_bits, min_size=1, max_size=40), other=any_bits, data=st.data())
 def test_the_digest_differs_as_soon_as_one_step_does(bits, other, data):
     place = data.draw(st.integers(0, len(bits) - 1))

@@ -41,7 +41,7 @@ def test_a_walk_over_formats_is_this_list():
 
 @pytest.mark.parametrize("name", NAMES)
 @given(num_levels=st.integers(2, 30), cycles=st.integers(1, 9), total=st.integers(9, 200))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_every_named_cycle_rounds_the_index_of_the_level(name, num_levels, cycles, total):
     ladder = list(range(1, num_levels)) + ["fp32"]
     values = schedule(name, ladder=ladder, cycles=cycles).values(total)
@@ -59,7 +59,6 @@ def test_a_range_rounds_the_number_of_bits_and_a_list_the_index():
     assert parse_schedule("LR:3-5:1") != parse_schedule("LR:3,4,5:1")
 
 
-@settings(deadline=None)
 @given(schedule=listed)
 def test_text_and_json_give_it_back(schedule):
     back = parse_schedule(str(schedule).upper())

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bitcycle.formats.catalogue import FORMATS
@@ -103,7 +103,6 @@ def test_a_text_stands_for_this_schedule():
         assert str(schedule) == written
 
 
-@settings(deadline=None)
 @given(schedule=schedules)
 def test_the_text_gives_an_equal_schedule_back(schedule):
     assert parse_schedule(str(schedule)) == schedule
@@ -186,7 +185,6 @@ GRAMMAR = st.lists(st.sampled_from([*"0123456789:-@(),. eE+x\n", *PIECES]), max_
 )
 
 
-@settings(deadline=None)
 @given(text=GRAMMAR | st.text(max_size=30))
 @example("\u0663")  # a digit, but not of ours
 @example("CR:3-8:" + "9" * 5000)

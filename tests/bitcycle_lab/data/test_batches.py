@@ -38,7 +38,7 @@ def possible(number, batch_size, world_size, num_micro, drop_last=False):
     assume(number >= batch_size if drop_last else tail == 0 or tail >= world_size * num_micro)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes, st.integers(0, 2**40), st.integers(0, 30))
 def test_ranks_and_micro_batches_union_to_the_single_process_batch(size, seed, step):
     number, batch_size, world_size, num_micro = size
@@ -64,7 +64,7 @@ def test_ranks_and_micro_batches_union_to_the_single_process_batch(size, seed, s
     assert sum(part.share for part in parts) == pytest.approx(1.0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes, st.integers(0, 100), st.booleans())
 def test_every_sample_appears_once_per_epoch(size, seed, drop_last):
     number, batch_size, _, num_micro = size
@@ -80,7 +80,7 @@ def test_every_sample_appears_once_per_epoch(size, seed, drop_last):
         assert len(set(seen)) == len(seen) == (steps * batch_size if drop_last else number)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(st.integers(0, 25), st.integers(1, 3))
 def test_starting_anywhere_equals_iterating_from_the_start(start, num_micro):
     batches = Batches(images(23), batch_size=6, seed=1, num_micro=num_micro)
@@ -130,7 +130,7 @@ def test_a_position_that_does_not_exist_is_refused(step, micro):
         Batches(images(8), batch_size=4, seed=0).batch_at(step, micro)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 4))
 def test_a_pass_sees_everything_once_in_order_and_ranks_divide_its_batches(
     number, batch_size, world_size
@@ -179,7 +179,6 @@ def test_padding_does_not_count_as_a_target():
     assert Batch(inputs=targets, targets=targets).num_targets == 3
 
 
-@settings(deadline=None)
 @given(st.integers(0, 500), st.integers(1, 40))
 def test_slices_are_contiguous_complete_and_even(length, num_parts):
     bounds = [slice_bounds(length, num_parts, part) for part in range(num_parts)]
@@ -218,7 +217,6 @@ def numbers(samples) -> list[int]:
     return [int(t) for batch in OnePass(samples, batch_size=7) for t in batch.targets]
 
 
-@settings(deadline=None)
 @given(st.integers(2, 80), st.integers(1, 79), st.floats(0.1, 1.0), st.integers(0, 50))
 def test_training_and_validation_are_disjoint_and_as_large_as_asked(number, held, subset, seed):
     held = min(held, number - 1)

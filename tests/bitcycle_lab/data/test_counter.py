@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle_lab.data.counter import Purpose, draw_bits, integers, mix, permutation, uniforms
@@ -53,7 +53,6 @@ def test_uniforms_and_integers_are_uniform():
     assert abs(np.corrcoef(uniforms(drawn)[:-1], uniforms(drawn)[1:])[0, 1]) < 0.015
 
 
-@settings(deadline=None)
 @given(st.integers(0, 300), st.integers(-(2**70), 2**70), st.integers(0, 1000))
 def test_an_epoch_visits_every_sample_once_and_is_a_function_of_its_keys(length, seed, epoch):
     order = permutation(length, seed, epoch=epoch)

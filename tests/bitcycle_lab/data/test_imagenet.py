@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -116,7 +116,6 @@ def test_a_file_that_breaks_later_is_named_when_it_is_met(root):
         list(OnePass(test, batch_size=2))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 10**6), st.integers(0, 90))
 def test_a_window_lies_inside_the_image(width, height, index, epoch):
     left, top, w, h = draw_window(width, height, Key(0, epoch), index)

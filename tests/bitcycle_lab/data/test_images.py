@@ -92,7 +92,7 @@ def crop_one_by_one(images: torch.Tensor, crops: Crops, padding: int) -> torch.T
     return torch.stack(results)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
     st.integers(0, 4),

@@ -169,7 +169,7 @@ sizes = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(sizes, st.integers(0, 50))
 def test_ranks_and_micro_batches_divide_the_columns(size, step):
     number, batch_size, bptt, world_size, num_micro = size
@@ -193,7 +193,7 @@ def test_ranks_and_micro_batches_divide_the_columns(size, step):
     assert sum(p.share for p in parts) == pytest.approx(1.0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(sizes)
 def test_a_pass_predicts_every_word_but_the_first_once(size):
     number, batch_size, bptt, world_size, _ = size

@@ -23,9 +23,7 @@ from tests.damage import Damage, damages, json_values, little_memory, paths_in, 
 
 from .commands import Outcome, assert_graceful, run
 
-quick = settings(
-    max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+quick = settings(max_examples=5, derandomize=True, suppress_health_check=list(HealthCheck))
 deep = settings(quick, max_examples=25)
 ALWAYS_WRITTEN = (".lock", "log.txt")  # by whoever resumes a run
 

@@ -29,9 +29,7 @@ STUDY: dict[str, Any] = {
 }
 COMMANDS = {"train": ["train", "--print-config"], "study": ["study", "status"]}
 FILES = {"train": TINY, "study": STUDY}
-quick = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 deep = settings(quick, max_examples=200)
 
 

@@ -139,9 +139,7 @@ def damaged(layouts: dict[str, Path], name: str, place: float, damage: Damage | 
 
 
 accidents = (st.floats(0, 0.999), st.one_of(damages, damages, damages, st.none()))
-quick = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+quick = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.filterwarnings("ignore")

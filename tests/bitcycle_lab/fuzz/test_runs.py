@@ -23,9 +23,7 @@ values = st.sampled_from(
      {"x": 1}, {"*": 4}, {"name": "CR", "low": 3, "high": 8}]
 )  # fmt: skip
 KEYS = [key for key in option_names() if key not in ("output", "threads", "steps", "epochs")]
-quick = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+quick = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 several = st.dictionaries(st.sampled_from(KEYS), values, min_size=1, max_size=2)
 
 

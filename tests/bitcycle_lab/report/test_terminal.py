@@ -1,7 +1,7 @@
 """Charts made of characters."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bitcycle.schedules import parse_schedule
@@ -53,7 +53,6 @@ def test_many_bit_widths_share_rows_and_both_ends_are_labelled():
     ]  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     values=st.lists(any_bits, min_size=1, max_size=300),
     width=st.integers(20, 200),

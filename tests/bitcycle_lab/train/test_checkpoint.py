@@ -274,7 +274,7 @@ def same(a, b):
 
 
 @given(states)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_state_comes_back_from_its_files(state):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

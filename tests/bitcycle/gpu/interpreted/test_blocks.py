@@ -175,7 +175,7 @@ def test_half_precision_is_read_as_it_is():
             assert_same_bits(found, round_blocks(half, element("mxfp8"), **given))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     values=st.lists(st.floats(width=32), min_size=1, max_size=40),
     case=st.sampled_from([("fp8", None), ("mx", 32), ("nvfp4", 16)]),

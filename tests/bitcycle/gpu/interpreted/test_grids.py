@@ -133,7 +133,7 @@ def test_a_floor_is_the_smallest_step():
     compare(numbers(20), (), 8, Rule.WITH_ZERO, floor=0.5, as_codes=True)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     values=st.lists(st.floats(width=32), min_size=1, max_size=40),
     bits=st.integers(1, 8),

@@ -253,7 +253,7 @@ def test_a_matrix_of_one_number(name, way, value):
     check(torch.full((3, 20), value), name, way, 0)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     values=st.lists(st.floats(width=32), min_size=1, max_size=40),
     case=st.sampled_from(MAIN),

@@ -28,7 +28,7 @@ def labelled(text):
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.text(max_size=30))
 @example(SCRIPT)
 @example(BREAKOUT)
