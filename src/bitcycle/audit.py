@@ -194,14 +194,14 @@ class Audit:
     def _count(self) -> str:
         owned = [row for row in self.rows if row.multiplies and not row.call]
         count = sum(row.is_converted for row in owned)
-        text = f"{count} of {len(owned)} modules with products converted"
+        text = f"{count} of {len(owned)} modules that multiply are converted"
         if not self.has_run:
-            return f"{text}; functional products were not looked at"
+            return f"{text}; products outside of modules were not looked for"
         num_calls = sum(row.num_calls for row in self.functional_rows)
         if not num_calls:
-            return f"{text}; no functional products"
-        stay = "product stays" if num_calls == 1 else "products stay"
-        return f"{text}; {num_calls} functional {stay} float32"
+            return f"{text}; no products outside of modules"
+        what = "product stays" if num_calls == 1 else "products stay"
+        return f"{text}; outside of modules {num_calls} {what} float32"
 
 
 def audit(model: nn.Module, example_inputs: Any = None, *, verbose: bool = False) -> Audit:

@@ -324,7 +324,7 @@ TOKENS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 def test_the_text_without_inputs_says_what_was_not_looked_at():
     text = str(bc.audit(bc.quantize_model(Decoder())))
     assert "no bits are set yet" in text
-    assert "4 of 4 modules with products converted; functional products were not looked" in text
+    assert "4 of 4 modules that multiply are converted; products outside of modules were not" in text
 
 
 @pytest.mark.usefixtures("_library")
@@ -350,7 +350,7 @@ def test_the_text_with_inputs_has_one_line_per_call():
         "embed.weight (float32) and head.weight (float32) are one tensor",
         "no activation range observed yet: train, or use bitcycle.calibrate",
         "native library: avx2, 2 threads",
-        "3 of 4 modules with products converted; 3 functional products stay float32",
+        "3 of 4 modules that multiply are converted; outside of modules 3 products stay float32",
     ]
 
 
