@@ -311,7 +311,7 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
     layer = candidate.module
     if not isinstance(layer, QuantizedLayer):
         reason = candidate.reason or kept.get(id(layer))
-        reason = reason or "not chosen (skip, only, or never converted)"
+        reason = reason or "left out by skip or only, or never given to quantize_model"
         return AuditRow(candidate.name, type(layer).__name__, False, reason, {})
     quantizer = layer.settings.quantizer
     row = AuditRow(

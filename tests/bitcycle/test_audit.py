@@ -148,7 +148,7 @@ def test_rows_say_what_is_converted_and_why_the_rest_is_not():
     assert [row.name for row in rows.float_rows] == ["1", "2"]
     first = rows["0"]
     assert (first.type, first.quantizer, first.kernel) == ("Linear", "SBM", "simulate")
-    assert "not chosen (skip, only" in rows["1"].reason
+    assert "left out by skip or only" in rows["1"].reason
     assert rows["2"].reason == "no quantized layer for Bilinear"
 
 
@@ -344,7 +344,7 @@ def test_the_text_with_inputs_has_one_line_per_call():
         f"@ x3                layers.0 and 2 more  test_audit.py:{line}",
         "",
         "embed stays float32: embeddings are converted only if named, as by only=['*']",
-        "head stays float32: not chosen (skip, only, or never converted)",
+        "head stays float32: left out by skip or only, or never given to quantize_model",
         "@ stays float32: no module owns it; write it with bitcycle.MatMul to convert it",
         "weight gradients stay float32: SBM does not quantize them",
         "embed.weight (float32) and head.weight (float32) are one tensor",
