@@ -29,6 +29,7 @@ from bitcycle.snapshot import preserved
 from bitcycle.tables import THE_MODEL, text_table
 
 FLOAT = "fp32"  # the bits of a role that is not quantized
+LEFT_OUT = "left out by skip or only, or never given to quantize_model"  # the reason of a row
 WIDTH = 100  # columns of the text, unless it is verbose
 _MAX_NAME, _MAX_TYPE = 48, 30
 _NAMES_SHOWN = 3
@@ -311,7 +312,7 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
     layer = candidate.module
     if not isinstance(layer, QuantizedLayer):
         reason = candidate.reason or kept.get(id(layer))
-        reason = reason or "left out by skip or only, or never given to quantize_model"
+        reason = reason or LEFT_OUT
         return AuditRow(candidate.name, type(layer).__name__, False, reason, {})
     quantizer = layer.settings.quantizer
     row = AuditRow(
