@@ -29,6 +29,7 @@ from bitcycle.snapshot import preserved
 from bitcycle.tables import THE_MODEL, text_table
 
 FLOAT = "fp32"  # the bits of a role that is not quantized
+LEFT_OUT = "left out by skip or only, or never given to quantize_model"  # the reason of a row
 WIDTH = 100  # columns of the text, unless it is verbose
 _MAX_NAME, _MAX_TYPE = 48, 30
 _NAMES_SHOWN = 3
@@ -194,14 +195,14 @@ class Audit:
     def _count(self) -> str:
         owned = [row for row in self.rows if row.multiplies and not row.call]
         count = sum(row.is_converted for row in owned)
-        text = f"{count} of {len(owned)} modules with products converted"
+        text = f"{count} of {len(owned)} modules that multiply are converted"
         if not self.has_run:
-            return f"{text}; functional products were not looked at"
+            return f"{text}; products outside of modules were not looked for"
         num_calls = sum(row.num_calls for row in self.functional_rows)
         if not num_calls:
-            return f"{text}; no functional products"
-        stay = "product stays" if num_calls == 1 else "products stay"
-        return f"{text}; {num_calls} functional {stay} float32"
+            return f"{text}; no products outside of modules"
+        what = "product stays" if num_calls == 1 else "products stay"
+        return f"{text}; outside of modules {num_calls} {what} float32"
 
 
 def audit(model: nn.Module, example_inputs: Any = None, *, verbose: bool = False) -> Audit:
@@ -311,7 +312,7 @@ def _row(candidate: Candidate, kept: dict[int, str]) -> AuditRow:
     layer = candidate.module
     if not isinstance(layer, QuantizedLayer):
         reason = candidate.reason or kept.get(id(layer))
-        reason = reason or "not chosen (skip, only, or never converted)"
+        reason = reason or LEFT_OUT
         return AuditRow(candidate.name, type(layer).__name__, False, reason, {})
     quantizer = layer.settings.quantizer
     row = AuditRow(

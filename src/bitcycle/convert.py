@@ -165,7 +165,7 @@ def _summarize(candidates: list[Candidate]) -> str:
     """How many of these modules are converted."""
     num_converted = sum(isinstance(c.module, QuantizedLayer) for c in candidates)
     num_left = len(candidates) - num_converted
-    text = f"{num_converted} of {len(candidates)} modules with products converted"
+    text = f"{num_converted} of {len(candidates)} modules that multiply are converted"
     return f"{text}, {num_left} left float32" if num_left else text
 
 

@@ -148,7 +148,7 @@ def test_rows_say_what_is_converted_and_why_the_rest_is_not():
     assert [row.name for row in rows.float_rows] == ["1", "2"]
     first = rows["0"]
     assert (first.type, first.quantizer, first.kernel) == ("Linear", "SBM", "simulate")
-    assert "not chosen (skip, only" in rows["1"].reason
+    assert "left out by skip or only" in rows["1"].reason
     assert rows["2"].reason == "no quantized layer for Bilinear"
 
 
@@ -324,7 +324,7 @@ TOKENS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 def test_the_text_without_inputs_says_what_was_not_looked_at():
     text = str(bc.audit(bc.quantize_model(Decoder())))
     assert "no bits are set yet" in text
-    assert "4 of 4 modules with products converted; functional products were not looked" in text
+    assert "4 of 4 modules that multiply are converted; products outside of modules" in text
 
 
 @pytest.mark.usefixtures("_library")
@@ -344,13 +344,13 @@ def test_the_text_with_inputs_has_one_line_per_call():
         f"@ x3                layers.0 and 2 more  test_audit.py:{line}",
         "",
         "embed stays float32: embeddings are converted only if named, as by only=['*']",
-        "head stays float32: not chosen (skip, only, or never converted)",
+        "head stays float32: left out by skip or only, or never given to quantize_model",
         "@ stays float32: no module owns it; write it with bitcycle.MatMul to convert it",
         "weight gradients stay float32: SBM does not quantize them",
         "embed.weight (float32) and head.weight (float32) are one tensor",
         "no activation range observed yet: train, or use bitcycle.calibrate",
         "native library: avx2, 2 threads",
-        "3 of 4 modules with products converted; 3 functional products stay float32",
+        "3 of 4 modules that multiply are converted; outside of modules 3 products stay float32",
     ]
 
 

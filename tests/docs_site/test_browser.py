@@ -96,3 +96,12 @@ def test_search_finds_a_class_and_opens_its_entry(visit):
     entry.click()
     expect(page.locator("[id='bitcycle.PrecisionScheduler']")).to_be_in_viewport(timeout=20_000)
     assert page.complaints == []
+
+
+@pytest.mark.parametrize(
+    "name", ["schedules", "formats", "cost", "gpu", "cli", "project/results/speed"]
+)
+def test_a_page_is_no_wider_than_a_phone(visit, name):
+    """Wide tables, pictures and code scroll in boxes of their own."""
+    page = visit(f"{name}.html", width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

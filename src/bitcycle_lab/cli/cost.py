@@ -68,8 +68,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--backward-operands",
         choices=("forward", "backward"),
-        help="the bits of weights and activations in the backward products: those of --forward "
-        "(default: the recipe's, or this), or with formats those of --backward",
+        help="which bits weights and activations have in the backward products: forward's (the "
+        "default, unless the recipe says otherwise), or with formats backward's",
     )
     for role in ("weight", "act", "error", "grad"):
         parser.add_argument(f"--{role}", metavar="SCHEDULE", help=f"bits of the role {role} alone")

@@ -151,6 +151,8 @@ def machine_lines(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         lines.append(("driver", machine["driver"] or "unknown (no nvidia-smi)"))
     why = machine["no_triton"]
+    if why and machine["no_gpu"]:
+        why = "not used: it is for GPUs"
     lines.append(("Triton", why.removeprefix("Triton ") if why else "drives a device"))
     switches = " ".join(f"{name}={value}" for name, value in machine["switches"].items())
     lines.append(("switches", switches or "none"))

@@ -183,7 +183,7 @@ def study_power(result: StudyResult) -> tuple[Power, ...]:
 
 def power_table(rows: Sequence[Power]) -> str:
     """The differences to the baseline that the seeds can tell from noise."""
-    header = ("group", "seeds", "deviation", "tells from noise", "margin", "seeds for it")
+    header = ("group", "seeds", "deviation", "tells from noise", "margin", "seeds for margin")
     decimals = max(0, common_decimals(x for row in rows for x in (row.std, row.half, row.margin)))
     return text_table(header, [row.cells(decimals) for row in rows], right=(1, 2, 3, 4, 5))
 

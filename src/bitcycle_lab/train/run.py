@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from bitcycle.audit import audit
+from bitcycle.audit import LEFT_OUT, audit
 from bitcycle.files import write_json
 from bitcycle.warnings import BitcycleWarning
 from bitcycle_lab.train.checkpoint import CheckpointError, Checkpoints, explain_load_errors
@@ -272,7 +272,7 @@ def _report_float_layers(session: Session, reporter: Reporter) -> None:
     if session.scheduler is None:
         return
     for row in audit(session.model).float_rows:
-        if row.multiplies and "not chosen" not in row.reason:
+        if row.multiplies and row.reason != LEFT_OUT:
             reporter.say(f"stays float32: {row.name} ({row.reason})")
 
 

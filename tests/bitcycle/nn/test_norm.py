@@ -107,7 +107,7 @@ def test_skip_leaves_a_norm_float_and_the_audit_says_so(rule: str) -> None:
     row = bc.audit(model)["norm"]
     assert not row.is_converted
     assert "or not chosen" in row.reason
-    assert "1 of 1 modules with products converted" in str(bc.audit(model))
+    assert "1 of 1 modules that multiply are converted" in str(bc.audit(model))
 
 
 @every_rule

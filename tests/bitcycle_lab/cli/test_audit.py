@@ -9,7 +9,7 @@ def test_it_lists_the_layers_with_the_bits_of_step_0(capsys):
     assert main(["audit", "digits-cpt-3-8-8"]) == 0
     shown = capsys.readouterr().out
     assert "w3a3e8" in shown
-    assert "modules with products converted" in shown
+    assert "modules that multiply are converted" in shown
 
 
 def test_overrides_change_what_is_converted_and_verbose_names_kernels(capsys):
@@ -32,7 +32,7 @@ def test_overrides_change_what_is_converted_and_verbose_names_kernels(capsys):
 )
 def test_it_needs_no_data(recipe, capsys):
     assert main(["audit", recipe, "--data.root", "/nowhere"]) == 0
-    assert "modules with products converted" in capsys.readouterr().out
+    assert "modules that multiply are converted" in capsys.readouterr().out
 
 
 def test_operands_of_backward_products_are_shown_and_checked(capsys):

@@ -40,7 +40,7 @@ def test_a_configuration_with_overrides_is_trained(config, tmp_path, capsys):
     assert lines[-2].startswith(f"accuracy {result['final']['accuracy']:.2f} at w8a8, best by val")
     assert lines[-1] == f"{directory}/result.json"
     assert any(line.startswith("step 12/12  loss ") for line in lines)
-    assert captured.err == "bitcycle: 3 of 3 modules with products converted\n"  # the log
+    assert captured.err == "bitcycle: 3 of 3 modules that multiply are converted\n"  # the log
 
 
 def test_a_quiet_run_does_not_show_the_log(config, capsys):
