@@ -45,6 +45,7 @@ def scaled_mm(
         check(bias.dtype is out_dtype and bias.shape == b.shape[1:], "a bias of the result's dtype")
     kinds = [ScalingType(recipe_a[0]).name, ScalingType(recipe_b[0]).name]
     _check_class(kinds)
+    _check_elements(kinds[0], a.dtype, b.dtype)
     sides = (
         _decode(a, scale_a, recipe_a, swizzle_a, is_second=False),
         _decode(b.t(), scale_b, recipe_b, swizzle_b, is_second=True),
@@ -72,6 +73,15 @@ def _check_class(kinds: list[str]) -> None:
     check(number >= FROM[kinds[0]], f"{kinds[0]} from sm_{FROM[kinds[0]]} on")
 
 
+def _check_elements(kind: str, a: torch.dtype, b: torch.dtype) -> None:
+    """What torch and CUTLASS take besides cuBLAS's rules."""
+    e5m2 = torch.float8_e5m2
+    if "128" in kind or kind == "BlockWise1x32":
+        check(e5m2 not in (a, b), f"no e5m2 with {kind}")
+    if kind == "RowWise":
+        check(b is not e5m2, "e5m2 as the first operand only with RowWise")
+
+
 def _decode(
     m: Tensor, scales: list[Tensor], recipe: list[int], swizzles: list[int], *, is_second: bool
 ) -> np.ndarray:
@@ -96,20 +106,23 @@ def _decode(
             return values * float(_host(s).reshape(()))
         if kind == "RowWise":
             check(s.shape == ((1, rows) if is_second else (rows, 1)), "a scale per row")
-            check(s.stride(1) == 1 or s.shape[1] == 1, "contiguous scales")
+            check(s.stride(1 if is_second else 0) == 1, "contiguous scales")
             return values * _host(s).double().reshape(rows, 1).numpy()
         blocks = -(-length // 128)
         if kind == "BlockWise1x128":
             check(s.shape == (rows, blocks), "a scale per 1 x 128")
-            check(s.stride(0) == 1 and (s.stride(1) == rows or blocks == 1), "columns of scales")
+            is_single = blocks == 1 and s.stride(1) == 1
+            check(s.stride(0) == 1 and (s.stride(1) == rows or is_single), "columns of scales")
             each = _host(s).double().numpy()
         else:
             padded, tiles = -(-blocks // 4) * 4, -(-rows // 128)
             check(s.shape == (padded, tiles), "a scale per 128 x 128, K padded to 4")
-            check(s.stride(0) == 1 and (s.stride(1) == padded or tiles == 1), "columns of scales")
+            is_single = tiles == 1 and s.stride(1) == 1
+            check(s.stride(0) == 1 and (s.stride(1) == padded or is_single), "columns of scales")
             each = np.repeat(_host(s).double().numpy().T[:, :blocks], 128, 0)[:rows]
         return values * np.repeat(each, 128, 1)[:, :length]
     size = 16 if is_fp4 else 32
+    check(len(scales) == len(recipe) == len(swizzles) == 1 + is_fp4, "a swizzle for each scale")
     check(s.dtype is (torch.float8_e4m3fn if is_fp4 else torch.float8_e8m0fnu), "dtype of scales")
     check(swizzle == SWIZZLED and s.is_contiguous(), "swizzled, contiguous scales")
     columns = -(-length // size)

@@ -16,11 +16,14 @@ from bitcycle_lab.data.images import ImageArrays
 from bitcycle_lab.data.text import Blocks
 from bitcycle_lab.train.checkpoint import Checkpoints
 from tests.bitcycle_lab.cli.runs import write_config
+from tests.bitcycle_lab.train.small import metrics_of
 
+from .conftest import use
 from .emulated import counted, is_emulated
 
 emulated_only = pytest.mark.skipif(not is_emulated(), reason="a real device counts nothing")
 INDICES = np.array([3, 0, 2])
+HEALING = "wikitext2-transformer-nvfp4-heal-forward"  # NVFP4, and bfloat16 at the end
 
 
 def images() -> ImageArrays:
@@ -113,6 +116,36 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path, monkeypatch, name,
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
     assert kernels <= launched or not is_emulated()
+
+
+@emulated_only
+@pytest.mark.parametrize("rounding", ["triton"], indirect=True)
+def test_the_healing_recipe_trains_by_kernels_as_by_torch(tmp_path, monkeypatch, rounding):
+    monkeypatch.setattr(driver, "device_class", lambda index: "sm_100")
+    folder, losses = tmp_path / "wikitext-2", []
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        text = " ".join(f"w{number % 17}" for number in range(48 if split == "train" else 10))
+        (folder / f"wiki.{split}.tokens").write_text(text)
+    for kernel, which in (("gpu", "triton"), ("simulate", "torch")):
+        use(monkeypatch, which)
+        changes = {
+            "model.options.dim": 32, "model.options.ffn_dim": 32, "data.batch_size": 2,
+            "data.eval_batch_size": 2, "data.sequence_length": 4, "steps": 3, "data.root": tmp_path,
+            "data.cache_dir": folder, "output": tmp_path / kernel, "precision.kernel": kernel,
+            "tracking.log_every": 1,
+        }  # fmt: skip
+        options = [f"--{key}={value}" for key, value in changes.items()]
+        with counted() as counts:
+            assert main(["train", HEALING, "--quiet", *options]) == 0
+        if kernel == "gpu":
+            launched = {each.removeprefix("triton::") for each in counts.operations}
+            assert {"scaled_mm", "encode_scaled", "to_bf16"} <= launched
+        (run,) = (tmp_path / kernel).iterdir()
+        losses.append([line["loss"] for line in metrics_of(run) if line["kind"] == "train"])
+    assert len(losses[0]) == 3
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    assert not driver.failures()
 
 
 def _stop_at(monkeypatch, *, step):

@@ -90,37 +90,72 @@ def linear(device_class: str, on: Any, monkeypatch: Any, quantizer: Any, bits: s
     return model, counts, state_of(model)
 
 
+ALL = ("output", "grad_input", "grad_weight")
+NO_ELEMENT = "an operand has no element of tensor cores"
+NO_PAIR = "tensor cores do not multiply e5m2 by e5m2"
+IN_BLOCKS, BY_ROW = FP8(granularity="block"), FP8(granularity="row")
+
+
 @pytest.mark.parametrize(
-    ("device_class", "quantizer", "bits", "products", "why"),
+    ("device_class", "quantizer", "bits", "matmuls", "why"),
     [
-        ("sm_80", FP8(), "FWfp8/BWfp8", 0, "FP8 needs compute capability 8.9"),
+        ("sm_80", FP8(), "FWfp8/BWfp8", ALL, "FP8 needs compute capability 8.9"),
         (
             "sm_100",
-            FP8(granularity="block"),
+            IN_BLOCKS,
             "FWfp8/BWfp8",
-            0,
+            ALL,
             "FP8 in blocks of 128 needs compute capability 9.0",
         ),
-        ("sm_90", NVFP4(), "FWnvfp4/BWnvfp4", 0, "NVFP4 needs compute capability 10.0"),
-        ("gfx942", FP8(), "FWfp8/BWfp8", 0, "FP8 needs a GPU of NVIDIA"),
-        ("sm_100", MX(), "FWmxint8/BWmxint8", 0, "an operand has no element of tensor cores"),
-        ("sm_90", FP8(), "FWfp8/BWe5m2", 6, None),
-        ("sm_90", FP8(), "FWe5m2/BWe5m2", 0, "tensor cores do not multiply e5m2 by e5m2"),
+        ("sm_90", NVFP4(), "FWnvfp4/BWnvfp4", ALL, "NVFP4 needs compute capability 10.0"),
+        ("gfx942", FP8(), "FWfp8/BWfp8", ALL, "FP8 needs a GPU of NVIDIA"),
+        ("sm_100", MX(), "FWmxint8/BWmxint8", ALL, NO_ELEMENT),
+        ("sm_100", MX(), "FWmxfp8/BWmxint8", ALL[1:], NO_ELEMENT),
+        ("sm_100", MX(), "FWmxfp8/BWmxfp8_e5m2", ALL[1:], "MX takes no e5m2"),
+        ("sm_90", IN_BLOCKS, "FWfp8/BWe5m2", ALL[1:], "FP8 in blocks of 128 takes no e5m2"),
+        ("sm_90", FP8(), "FWfp8/BWe5m2", (), None),
+        ("sm_90", FP8(), "FWe5m2/BWfp8", ALL[:1], NO_PAIR),
+        ("sm_90", FP8(), "FWe5m2/BWe5m2", ALL, NO_PAIR),
+        ("sm_90", BY_ROW, "FWfp8/BWe5m2", (), None),
+        (
+            "sm_90",
+            BY_ROW,
+            "FWe5m2/BWfp8",
+            ALL[1:],
+            "FP8 with a scale per row takes e5m2 as the first operand only",
+        ),
     ],
 )
 def test_what_tensor_cores_do_not_multiply_is_float32_and_named(
-    device_class, quantizer, bits, products, why, on, monkeypatch
+    device_class, quantizer, bits, matmuls, why, on, monkeypatch
 ):
     model, counts, found = linear(device_class, on, monkeypatch, quantizer, bits)
-    assert counts.operations.get("scaled_mm", (0,))[0] == products
+    named = [each for each in ALL if f"{each} in float32: " in bc.audit(model)["0"].reason]
+    refused = {*matmuls, *(["output"] if bits.startswith("FWe5m2") else [])}
+    assert counts.operations.get("scaled_mm", (0,))[0] == 2 * (3 - len(refused))
+    assert set(named) == refused
     kernel, reason = bc.audit(model)["0"].kernel, bc.audit(model)["0"].reason
     assert kernel == "gpu"
-    for matmul in ("output", "grad_input", "grad_weight"):
-        assert (f"{matmul} in float32: {why}" in reason) is (why is not None), reason
+    assert all(f"{matmul} in float32: {why}" in reason for matmul in matmuls), reason
     other, x = make(quantizer, bits, "simulate")
     for _ in range(2):
         other(x).square().mean().backward()
     assert_close(found, state_of(other), 2**-10)
+    assert not driver.failures()
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [("cuda", "Triton is not installed"), ("cpu", "its kernels are for GPUs, not for cpu")],
+)
+def test_without_kernels_the_audit_says_only_why_there_are_none(device, why, on, monkeypatch):
+    on("sm_90")
+    for name, value in (("is_ready", False), ("missing_reason", why)):
+        monkeypatch.setattr(driver, name, lambda value=value: value)
+    model = bc.quantize_model(nn.Sequential(nn.Linear(8, 8)).to(device), FP8(), kernel="gpu")
+    bc.set_precision(model, "FWfp8/BWfp8")
+    model(torch.ones(2, 8, device=device)).sum().backward()
+    assert bc.audit(model)["0"].reason == f"asked for; float32 products: {why}"
 
 
 @emulated_only
@@ -171,6 +206,23 @@ def test_a_scaled_mm_that_fails_warns_once_and_values_are_multiplied(on, monkeyp
     assert driver.failures() == {"scaled_mm: fp8_row": "cuBLAS is too old"}
     other, x = make(FP8(granularity="row"), "FWfp8/BWfp8", "simulate")
     assert_close(found, steps(other, x), 2**-10)
+
+
+def test_a_scaled_mm_that_fails_in_a_graph_is_a_product_of_values(on, monkeypatch):
+    on("sm_100")
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    torch._dynamo.reset()
+
+    def fail(*args, **kwargs):
+        raise ValueError("no such configuration")
+
+    monkeypatch.setattr(scaled.F, "scaled_mm", fail)
+    model, x = make(NVFP4(), "FWnvfp4/BWnvfp4", "gpu")
+    with pytest.warns(bc.BitcycleWarning, match="scaled_mm: nvfp4 failed: no such configuration"):
+        torch.compile(model, backend="aot_eager")(x).square().mean().backward()
+    other, x = make(NVFP4(), "FWnvfp4/BWnvfp4", "simulate")
+    other(x).square().mean().backward()
+    assert_close(state_of(model), state_of(other), 2**-10)
 
 
 def test_collect_sees_the_values(on, monkeypatch):

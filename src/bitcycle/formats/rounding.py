@@ -172,8 +172,8 @@ def round_elements(
     if own:
         flag_if_not_finite(x, flag)
     x = x.to(torch.float32)
-    rounded = round_element(x, numbers, noise_of(x.shape, key))
-    return torch.where(magnitude(x) >= _INFINITE, x, rounded)
+    rounded = _round_element(x, numbers, _noise(x.shape, key))
+    return torch.where(_magnitude(x) >= _INFINITE, x, rounded)
 
 
 _BF16_MAX = torch.finfo(torch.bfloat16).max
@@ -335,7 +335,7 @@ def _readable(x: Tensor) -> Tensor:
 # -- plain torch ----------------------------------------------------------------------------------
 
 
-def magnitude(x: Tensor) -> Tensor:
+def _magnitude(x: Tensor) -> Tensor:
     """The bits of |x|; they grow with it, and those of infinity and NaN are the largest."""
     return x.view(torch.int32) & _MAGNITUDE
 
@@ -345,15 +345,15 @@ def _power(exponent: Tensor) -> Tensor:
     return ((exponent + 127) << 23).clamp_min(0x400000).view(torch.float32)
 
 
-def noise_of(shape: Sequence[int], key: Tensor | None) -> Tensor | None:
+def _noise(shape: Sequence[int], key: Tensor | None) -> Tensor | None:
     """The noise of every element, by its row-major number."""
     return None if key is None else uniform(element_index(shape, key.device), key)
 
 
-def round_element(y: Tensor, numbers: Tensor, noise: Tensor | None) -> Tensor:
+def _round_element(y: Tensor, numbers: Tensor, noise: Tensor | None) -> Tensor:
     """element(y) of the formula, for finite y."""
     mantissa, min_exponent, top = numbers.unbind()
-    u = magnitude(y)
+    u = _magnitude(y)
     least = (min_exponent + 127) << 23  # bits
     normal = ((u & _FRACTION) | ((mantissa + 127) << 23)).view(torch.float32)
     small = u.view(torch.float32) * _power(-min_exponent) * _power(mantissa)
@@ -378,17 +378,34 @@ def _round_blocks(
     tensor_scale: bool,
     key: Tensor | None,
 ) -> Tensor:
-    shape, noise = x.shape, noise_of(x.shape, key)
-    split, inside = split_blocks(x, dims, blocks)
-    amax = magnitude(split).amax(inside, keepdim=True)
-    factor, back = scales_of_blocks(amax, numbers, kind, scale, tensor_scale)
-    noise = noise if noise is None else split_blocks(noise, dims, blocks)[0]
-    rounded = round_element(split * factor, numbers, noise)
-    rounded = rounded / back if kind == "fp8" else rounded * back
-    return _join(rounded, shape, dims)
+    elements, back, _ = round_split(x, numbers, kind, dims, blocks, scale, tensor_scale, key)
+    values = elements / back if kind == "fp8" else elements * back
+    return join_blocks(values, x.shape, dims)
 
 
-def scales_of_blocks(
+def round_split(
+    x: Tensor,
+    numbers: Tensor,
+    kind: str,
+    dims: tuple[int, ...],
+    blocks: tuple[int | None, ...],
+    scale: str,
+    tensor_scale: bool,
+    key: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Elements as `_split` has them, what scales them back, and each block's largest magnitude.
+
+    The second divides in fp8 and multiplies in others. The magnitudes are their bits.
+    """
+    noise = _noise(x.shape, key)
+    split, inside = _split(x, dims, blocks)
+    amax = _magnitude(split).amax(inside, keepdim=True)
+    factor, back = _scales(amax, numbers, kind, scale, tensor_scale)
+    noise = noise if noise is None else _split(noise, dims, blocks)[0]
+    return _round_element(split * factor, numbers, noise), back, amax
+
+
+def _scales(
     amax: Tensor, numbers: Tensor, kind: str, scale: str, tensor_scale: bool
 ) -> tuple[Tensor, Tensor]:
     """What multiplies numbers before their rounding, and after it (fp8: divides); NaN for a NaN."""
@@ -431,7 +448,7 @@ def _round_e4m3(x: Tensor) -> Tensor:
     return ((u + 0x7FFFF + ((u >> 20) & 1)) & ~0xFFFFF).view(torch.float32)
 
 
-def split_blocks(
+def _split(
     x: Tensor, dims: tuple[int, ...], blocks: tuple[int | None, ...]
 ) -> tuple[Tensor, tuple[int, ...]]:
     """The tensor with (number of blocks, block) in place of each of `dims`; the blocks' places."""
@@ -448,7 +465,7 @@ def split_blocks(
     return x, tuple(inside)
 
 
-def _join(x: Tensor, shape: Sequence[int], dims: tuple[int, ...]) -> Tensor:
+def join_blocks(x: Tensor, shape: Sequence[int], dims: tuple[int, ...]) -> Tensor:
     """The tensor of this shape that `_split` has split."""
     for d in sorted(dims):
         x = x.flatten(d, d + 1)

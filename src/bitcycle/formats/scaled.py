@@ -28,12 +28,9 @@ from torch.nn.functional import pad
 from bitcycle.formats.rounding import (
     flag_if_not_finite,
     hadamard,
-    magnitude,
-    noise_of,
+    join_blocks,
     nvfp4_scales,
-    round_element,
-    scales_of_blocks,
-    split_blocks,
+    round_split,
 )
 from bitcycle.gpu.driver import FLOATS
 from bitcycle.native.formats import padded_shape
@@ -41,8 +38,9 @@ from bitcycle.ops.fused import scaled_for
 
 ELEMENTS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 ROWS = 16  # rows are padded to a multiple; tiled ones to whole tiles
-TILE = 128  # rows of a tile of swizzled scales; the length of a block of fp8_block
+TILE = 128  # rows of a tile of swizzled scales
 COLUMNS = 4  # scales of a row in a tile
+BLOCKS = {"fp8_block": 128, "mx": 32, "nvfp4": 16}  # elements of a row that share a scale
 # elements of a row are padded to a multiple
 LENGTHS = {"fp8_tensor": 16, "fp8_row": 16, "fp8_block": TILE, "mx": 32, "nvfp4": 32}
 
@@ -52,8 +50,7 @@ class Scaled:
     """A matrix (rows, length) for tensor cores.
 
     rows, length: without the padding. shape: of the tensor that was rounded. is_turned: its first
-    axis is the one that a product sums over. block: elements of a row that share a scale; 0 for
-    all. is_tiled: fp8_block has a scale per 128 x 128.
+    axis is the one that a product sums over. is_tiled: fp8_block has a scale per 128 x 128.
     """
 
     recipe: str
@@ -63,38 +60,34 @@ class Scaled:
     rows: int
     length: int
     shape: tuple[int, ...]
-    is_turned: bool
-    block: int
-    is_tiled: bool
-
-    @property
-    def is_e5m2(self) -> bool:
-        """Whether elements are e5m2."""
-        return self.elements.dtype is torch.float8_e5m2
+    is_turned: bool = False
+    is_tiled: bool = False
 
     def dequantize(self) -> Tensor:
         """The values in float32, in the shape of the tensor."""
-        values = _decode_elements(self.elements) * self._scale_matrix()
-        values = values[: self.rows, : self.length]
+        values = self.values()
         return (values.t() if self.is_turned else values).reshape(self.shape)
+
+    def values(self) -> Tensor:
+        """The matrix in float32."""
+        values = _decode_elements(self.elements) * self._scale_matrix()
+        return values[: self.rows, : self.length]
 
     def _scale_matrix(self) -> Tensor:
         """The scales, broadcastable against the padded elements."""
         rows, length = self.elements.shape
-        scales = self.scales
-        if self.recipe == "fp8_tensor":
-            return scales.view(1, 1)
-        if self.recipe == "fp8_row":
-            return scales
+        scales, block = self.scales, BLOCKS.get(self.recipe)
+        if block is None:
+            return scales  # of the tensor, or (rows, 1)
         if self.is_tiled:
-            scales = scales.t()[:, : length // TILE].repeat_interleave(TILE, 0)[:rows]
-        elif self.tensor_scale is not None or self.recipe == "mx":
-            length *= 1 if self.recipe == "mx" else 2  # two elements in a byte
-            tiles = math.ceil(rows / TILE), math.ceil(length / self.block / COLUMNS)
-            scales = unswizzle(scales, tiles)[:rows, : length // self.block].float()
+            scales = scales.t()[:, : length // block].repeat_interleave(TILE, 0)[:rows]
+        elif self.recipe != "fp8_block":
+            length *= 2 if self.recipe == "nvfp4" else 1  # two elements in a byte
+            tiles = math.ceil(rows / TILE), math.ceil(length / block / COLUMNS)
+            scales = unswizzle(scales, tiles)[:rows, : length // block].float()
         if self.tensor_scale is not None:
             scales = scales * self.tensor_scale
-        return scales.repeat_interleave(self.block, 1)
+        return scales.repeat_interleave(block, 1)
 
 
 def encode_scaled(
@@ -122,7 +115,6 @@ def encode_scaled(
         shape = padded_shape(x.shape, dim)
     n0, n1 = x.shape if signs is None else shape
     rows, length = (n1, n0) if dim == 0 else (n0, n1)
-    block = 0 if recipe in ("fp8_tensor", "fp8_row") else blocks[-1] or 0
     is_tiled = recipe == "fp8_block" and len(dims) > 1
     given: dict[str, Any] = {
         "kind": recipe.partition("_")[0], "dims": dims, "blocks": blocks, "dim": dim,
@@ -134,7 +126,7 @@ def encode_scaled(
     if made is None:
         flag_if_not_finite(x, flag)
         made = _encode(x.float(), numbers, recipe=recipe, element=stored_as, **given)
-    return Scaled(recipe, *made, rows, length, tuple(shape), dim == 0, block, is_tiled)
+    return Scaled(recipe, *made, rows, length, tuple(shape), dim == 0, is_tiled)
 
 
 # -- plain torch ----------------------------------------------------------------------------------
@@ -157,54 +149,37 @@ def _encode(
     """Elements, scales and the scale of the tensor."""
     if signs is not None:
         x = hadamard(x, dim, signs)
-    noise = noise_of(x.shape, key)
-    split, inside = split_blocks(x, dims, blocks)
-    amax = magnitude(split).amax(inside, keepdim=True)
     rule = "rceil" if rounds_up else "floor"
-    factor, back = scales_of_blocks(amax, numbers, kind, rule, tensor_scale=True)
-    noise = noise if noise is None else split_blocks(noise, dims, blocks)[0]
-    is_finite = back.isfinite()
-    rounded = round_element(torch.where(is_finite, split * factor, 0.0), numbers, noise)
-    numbers_of_rows = rounded.reshape([-(-n // b) * b for n, b in _sides(x.shape, dims, blocks)])
-    numbers_of_rows = numbers_of_rows[: x.shape[0], : x.shape[1]]
-
-    def turned(m: Tensor) -> Tensor:
-        return m.t() if dim == 0 else m
-
-    elements = turned(numbers_of_rows)
-    rows, length = elements.shape
-    wide = -length % LENGTHS[recipe]
-    is_tiled = recipe == "fp8_block" and len(dims) > 1
-    high = -rows % (TILE if is_tiled else ROWS)
-    elements = _store(pad(elements, [0, wide, 0, high]), element)
-    tensor_scale = None
+    rounded, scales, amax = round_split(x, numbers, kind, dims, blocks, rule, True, key)
+    is_finite, tensor_scale = scales.isfinite(), None
+    elements = join_blocks(torch.where(is_finite, rounded, 0.0), x.shape, dims)
     if kind == "nvfp4":
-        back, tensor_scale = nvfp4_scales(amax, tensor_scale=True)
-        back = torch.where(is_finite, back, math.nan)
+        scales, tensor_scale = nvfp4_scales(amax, tensor_scale=True)
+        scales = torch.where(is_finite, scales, math.nan)
     elif kind == "fp8":
-        back = torch.where(amax == 0, 1.0, 1.0 / back)
+        scales = torch.where(amax == 0, 1.0, 1.0 / scales)
+    for d in sorted(dims):  # each block has one
+        scales = scales.flatten(d, d + 1)
+    if dim == 0:
+        elements, scales = elements.t(), scales.t()
+    is_tiled = recipe == "fp8_block" and len(dims) > 1
+    if recipe == "nvfp4" and len(dims) > 1:  # the rows of a tile share a scale
+        scales = scales.repeat_interleave(BLOCKS[recipe], 0)[: len(elements)]
+    high = -len(elements) % (TILE if is_tiled else ROWS)
+    elements = pad(elements, [0, -elements.shape[1] % LENGTHS[recipe], 0, high])
+    return _store(elements, element), _lay_out_scales(scales, recipe, high, is_tiled), tensor_scale
+
+
+def _lay_out_scales(scales: Tensor, recipe: str, high: int, is_tiled: bool) -> Tensor:
+    """Scales (rows, blocks) as a recipe has them, with those of `high` rows of padding."""
     if recipe == "fp8_tensor":
-        return elements, back.reshape(()), None
-    per_block = turned(back.squeeze(tuple(inside)))
-    if recipe == "fp8_row":
-        scales = pad(per_block.reshape(-1, 1), [0, 0, 0, high], value=1.0)
-    elif is_tiled:
-        scales = pad(per_block, [0, -per_block.shape[1] % COLUMNS], value=1.0).contiguous().t()
-    elif recipe == "fp8_block":
-        scales = pad(per_block, [0, 0, 0, high], value=1.0).t().contiguous().t()
-    else:
-        if len(dims) > 1:  # tiles of a weight: their rows share a scale
-            per_block = per_block.repeat_interleave(blocks[0] or 1, 0)[:rows]
-        scales = swizzle(per_block, kind)
-    return elements, scales, tensor_scale
-
-
-def _sides(
-    shape: torch.Size, dims: tuple[int, ...], blocks: tuple[int | None, ...]
-) -> list[tuple[int, int]]:
-    """Each side of the matrix, and the length of its blocks."""
-    sizes = dict(zip(dims, blocks, strict=True))
-    return [(n, sizes.get(d, 1) or n) for d, n in enumerate(shape)]
+        return scales.reshape(())
+    if not recipe.startswith("fp8"):
+        return swizzle(scales, recipe)
+    if is_tiled:
+        return pad(scales, [0, -scales.shape[1] % COLUMNS], value=1.0).contiguous().t()
+    scales = pad(scales, [0, 0, 0, high], value=1.0)
+    return scales.t().contiguous().t() if recipe == "fp8_block" else scales.contiguous()
 
 
 def _store(elements: Tensor, element: str) -> Tensor:
@@ -214,7 +189,7 @@ def _store(elements: Tensor, element: str) -> Tensor:
         return elements.to(ELEMENTS[element])
     u = elements.view(torch.int32)
     m = elements.abs()
-    code = torch.where(m < 1, (m * 2).to(torch.int32), (magnitude(elements) >> 22) - 252)
+    code = torch.where(m < 1, (m * 2).to(torch.int32), (m.view(torch.int32) >> 22) - 252)
     code = (code | ((u >> 28) & 8)).to(torch.uint8)
     return (code[:, ::2] | (code[:, 1::2] << 4)).view(torch.float4_e2m1fn_x2)
 

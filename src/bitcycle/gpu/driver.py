@@ -126,8 +126,6 @@ def attempt(name: str, on: Tensor, call: Callable[[], T]) -> T | None:
 
     The rules are those of `launch`. name: of the kernel, in warnings and in the state of a run.
     """
-    if torch.compiler.is_compiling():
-        return call()
     if name in _failed:
         return None
     try:

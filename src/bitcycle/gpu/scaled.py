@@ -47,7 +47,7 @@ _TENSOR, _ROW, _SQUARE, _BLOCK = (tl.constexpr(n) for n in range(4))
 _SPAN = 128  # of the summed axis, that a program encodes
 
 
-class Scaled(NamedTuple):
+class Matrix(NamedTuple):
     """A matrix (rows, summed), padded, in elements and the scales that decode them."""
 
     elements: Tensor  # float8_e4m3fn, float8_e5m2 or float4_e2m1fn_x2, two in a byte
@@ -252,7 +252,7 @@ def encode(
     key: Tensor | None = None,
     signs: Tensor | None = None,
     flag: Tensor | None = None,
-) -> Scaled | None:
+) -> Matrix | None:
     """A matrix for a product that sums over `dim`; x: contiguous, not empty.
 
     element: how elements are stored, "e4m3", "e5m2" or "e2m1", which has all values of `numbers`.
@@ -294,7 +294,7 @@ def encode(
         return None
     if tile.scope == _SQUARE:
         scales = scales.t()
-    return Scaled(elements.view(storage.dtype), scales.view(_SCALES[kind]), tensor_scale)
+    return Matrix(elements.view(storage.dtype), scales.view(_SCALES[kind]), tensor_scale)
 
 
 def _tile_of(kind: str, dims: tuple[int, ...], blocks: tuple[int | None, ...], dim: int) -> _Tile:

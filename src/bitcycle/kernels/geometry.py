@@ -317,7 +317,7 @@ def as_rows(q: Quantized) -> Quantized:
     return replace(q, values=values, codes=codes, scale=scale, offset=offset)
 
 
-# -- float32 -----------------------------------------------------------------------------
+# -- float32 -------------------------------------------------------------------------------------
 
 Product = Literal["matmul", "conv"]
 Backend = Literal["cuda", "mkldnn"]

@@ -5,12 +5,13 @@ NVIDIA's GPUs multiply:
 
     recipe      compute capability    elements
     fp8_tensor  8.9 and newer         e4m3, e5m2, not e5m2 x e5m2
-    fp8_row     8.9 and newer         the same
-    fp8_block   9.0 only              the same
-    mx          10.0 and newer        the same; MXFP6 and MXFP4 as e4m3, which has their values
+    fp8_row     8.9 and newer         the same, but e5m2 only as the first operand
+    fp8_block   9.0 only              e4m3
+    mx          10.0 and newer        e4m3, which has the values of MXFP6 and MXFP4
     nvfp4       10.0 and newer        e2m1
 
-Every other product in these formats is one of their values, in float32.
+Every other product in these formats is one of their values, in float32. So is one whose call fails:
+it warns once, and in a compiled graph, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 from bitcycle.formats.scaled import Scaled
 from bitcycle.gpu import driver
 from bitcycle.kernels.base import Products
+from bitcycle.kernels.geometry import multiply_rows
 from bitcycle.quantizers.base import Quantized
 
 # the compute capabilities, as sm_ numbers: from, and up to
@@ -75,12 +77,21 @@ def kinds_on(device_class: str | None) -> list[str]:
     return [kind for kind in usual if reason_against(usual[kind], device_class) is None]
 
 
-def reason_against_pair(first: str | None, second: str | None) -> str | None:
-    """Why tensor cores do not multiply operands stored as such elements; None if they do."""
+def reason_against_pair(recipe: str, first: str | None, second: str | None) -> str | None:
+    """Why tensor cores do not multiply operands stored as such elements; None if they do.
+
+    >>> reason_against_pair("fp8_row", "e5m2", "e4m3")
+    >>> reason_against_pair("fp8_row", "e4m3", "e5m2")
+    'FP8 with a scale per row takes e5m2 as the first operand only'
+    """
     if first is None or second is None:
         return "an operand has no element of tensor cores"
     if first == second == "e5m2":
         return "tensor cores do not multiply e5m2 by e5m2"
+    if "e5m2" in (first, second) and recipe in ("fp8_block", "mx"):
+        return f"{_NAMES[recipe]} takes no e5m2"
+    if second == "e5m2" and recipe == "fp8_row":
+        return f"{_NAMES[recipe]} takes e5m2 as the first operand only"
     return None
 
 
@@ -118,16 +129,20 @@ class ScaledProducts:
         return grad
 
 
+def _values(q: Quantized) -> Quantized:
+    return q if q.scaled is None else Quantized(values=q.dequantize())
+
+
 def _multiply(
     x: Quantized, y: Quantized, bias: Tensor | None, dtype: torch.dtype | None
 ) -> Tensor | None:
+    """x (M, K), y (N, K) -> x y^T (+ bias), (M, N); None if tensor cores do not multiply them."""
     if x.scaled is None or y.scaled is None:
         return None
-    return multiply_scaled(x.scaled, y.scaled, bias, dtype)
-
-
-def _values(q: Quantized) -> Quantized:
-    return q if q.scaled is None else Quantized(values=q.dequantize())
+    if not torch.compiler.is_compiling():
+        return multiply_scaled(x.scaled, y.scaled, bias, dtype)
+    result: Tensor = _multiply_traced(*_taken_apart(x.scaled), *_taken_apart(y.scaled), bias, dtype)
+    return result
 
 
 def multiply_scaled(
@@ -142,7 +157,7 @@ def multiply_scaled(
     own = bias.to(made) if bias is not None and made is not torch.float32 else None
     if own is not None and len(own) < y.elements.shape[0]:
         own = F.pad(own, [0, y.elements.shape[0] - len(own)])
-    first, second = _sides(x, is_second=False), _sides(y, is_second=True)
+    first, second = _scales_of(x, is_second=False), _scales_of(y, is_second=True)
     result: Tensor | None = driver.attempt(
         f"scaled_mm: {x.recipe}",
         x.elements,
@@ -159,7 +174,7 @@ def multiply_scaled(
     return result if dtype is None else result.to(dtype)
 
 
-def _sides(x: Scaled, *, is_second: bool) -> tuple[list[Tensor], list[Any], list[Any]]:
+def _scales_of(x: Scaled, *, is_second: bool) -> tuple[list[Tensor], list[Any], list[Any]]:
     """Scales, what each is for, and its layout."""
     kinds, layouts = F.ScalingType, F.SwizzleType
     plain, swizzled = layouts.NO_SWIZZLE, layouts.SWIZZLE_32_4_4
@@ -174,3 +189,55 @@ def _sides(x: Scaled, *, is_second: bool) -> tuple[list[Tensor], list[Any], list
         return [x.scales], [kinds.BlockWise1x32], [swizzled]
     both = [kinds.BlockWise1x16, kinds.TensorWise]
     return [x.scales, x.tensor_scale], both, [swizzled, plain]
+
+
+# -- compiled graphs ------------------------------------------------------------------------------
+
+
+def _taken_apart(x: Scaled) -> tuple[list[Tensor], list[int], str]:
+    tensors = [x.elements, x.scales, *([] if x.tensor_scale is None else [x.tensor_scale])]
+    return tensors, [x.rows, x.length, int(x.is_tiled)], x.recipe
+
+
+def _put_together(tensors: list[Tensor], sizes: list[int], recipe: str) -> Scaled:
+    rows, length, is_tiled = sizes
+    elements, scales, tensor_scale = (*tensors, None)[:3]
+    assert elements is not None
+    assert scales is not None
+    shape = rows, length
+    return Scaled(
+        recipe, elements, scales, tensor_scale, *shape, shape, is_tiled=bool(is_tiled)
+    )  # fmt: skip
+
+
+@torch.library.custom_op("bitcycle::multiply_scaled", mutates_args=())
+def _multiply_traced(
+    x: list[Tensor],
+    x_sizes: list[int],
+    x_recipe: str,
+    y: list[Tensor],
+    y_sizes: list[int],
+    y_recipe: str,
+    bias: Tensor | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """`multiply_scaled`, or the product of the values where that fails."""
+    first, second = _put_together(x, x_sizes, x_recipe), _put_together(y, y_sizes, y_recipe)
+    result = multiply_scaled(first, second, bias, dtype)
+    if result is None:
+        result = multiply_rows(first.dequantize(), second.dequantize(), bias).to(dtype=dtype)
+    return result
+
+
+@_multiply_traced.register_fake
+def _(
+    x: list[Tensor],
+    x_sizes: list[int],
+    x_recipe: str,
+    y: list[Tensor],
+    y_sizes: list[int],
+    y_recipe: str,
+    bias: Tensor | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    return x[0].new_empty((x_sizes[0], y_sizes[0]), dtype=dtype or torch.float32)

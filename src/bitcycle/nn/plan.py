@@ -121,7 +121,7 @@ class LayerPlan:
 
     An operand that two matmuls round alike is rounded once and saved as it is multiplied.
     whole: the native library's call for a direction, if it has one. notes: the matmuls in formats
-    that tensor cores do not multiply, and why.
+    that the tensor cores of a GPU do not multiply, and why.
     """
 
     quantizer: Quantizer
@@ -198,7 +198,8 @@ def make_plan(
     )
     if a.as_codes and w.as_codes and w_in == w:
         return _with_whole_product(plan, has_rows=has_rows)
-    if kernel.takes_scaled and isinstance(quantizer, BlockQuantizer) and dtype != torch.float64:
+    is_scaled = kernel.takes_scaled and device_class is not None and dtype != torch.float64
+    if is_scaled and isinstance(quantizer, BlockQuantizer):
         return _with_scaled_products(plan, quantizer, stored, device_class)
     return plan
 
@@ -219,7 +220,7 @@ def _with_scaled_products(
         elements = stored[first.slot], stored[second.slot]
         why = None if isinstance(plan.geometry, LinearGeometry) else "only linear layers do better"
         why = why or reason_against(quantizer.recipe, device_class)
-        why = why or reason_against_pair(*elements)
+        why = why or reason_against_pair(quantizer.recipe, *elements)
         if why is not None:
             notes.append(f"{matmul} in float32: {why}")
             continue
