@@ -229,15 +229,21 @@ def test_the_launches_of_the_roofline_are_those_of_a_step(kind, kernel, monkeypa
         ),
     ],
 )
-def test_the_audit_says_which_convolutions_are_no_products_of_integers(conv, note, ready):
+def test_the_audit_says_which_convolutions_are_no_products_of_integers(
+    conv, note, ready, monkeypatch
+):
     model = bc.quantize_model(nn.Sequential(conv()).cuda(), kernel="gpu")
     assert audited(model) == ("gpu", "asked for" + note)
     moved = bc.quantize_model(nn.Sequential(conv()), kernel="gpu")
     assert "bfloat16" not in audited(moved)[1]  # float32 products on a CPU
     assert audited(moved.cuda()) == ("gpu", "asked for" + note)
-    for name, reason in (("fp8", "FP8 has no integer codes"), ("mx", "MX has no integer codes")):
+    monkeypatch.setattr(driver, "is_ready", lambda: True)
+    monkeypatch.setattr(driver, "is_available", lambda *args: False)
+    for name, format_name in (("fp8", "fp8"), ("mx", "mxfp8")):
         model = bc.quantize_model(nn.Sequential(conv()).cuda(), QUANTIZERS[name](), kernel="gpu")
-        assert audited(model)[1] == f"asked for; multiplies floats: {reason}"
+        bc.set_precision(model, format_name)
+        model(torch.randn(2, 8, *(5,) * (model[0].weight.dim() - 2), device="cuda"))
+        assert "output in float32: only linear layers do better" in audited(model)[1]
 
 
 def test_auto_takes_another_row_of_the_table_for_1x1_convolutions(ready, monkeypatch, tmp_path):
