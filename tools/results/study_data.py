@@ -110,7 +110,10 @@ def to_settings(config: RunConfig) -> dict[str, Any]:
         data=replace(config.data, root=DEFAULT.data.root, cache_dir=DEFAULT.data.cache_dir),
         model=replace(config.model, path=config.model.path and Path(config.model.path).name),
     )
-    return drop_defaults(to_dict(own), {**to_dict(DEFAULT), "steps": None})
+    settings = drop_defaults(to_dict(own), {**to_dict(DEFAULT), "steps": None})
+    if "precision" in settings:  # where it is not given, it follows the forward bits
+        settings["precision"]["backward"] = to_dict(own)["precision"]["backward"]
+    return settings
 
 
 def merge(old: Data, new: Data, *, replaces: bool = False) -> dict[str, Any]:
