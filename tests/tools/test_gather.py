@@ -126,6 +126,12 @@ def test_a_method_with_other_settings_is_an_error_unless_its_runs_are_to_be_repl
     assert states(merge(one, two, replaces=True)) == dict.fromkeys(VALUES, {1: "done"})
 
 
+def test_settings_that_follow_others_are_read_as_they_were(tmp_path):
+    """float32 errors under forward bits of which they are not the default."""
+    data = gathered(find_study("regime"), tmp_path / "nowhere")
+    assert merge(data, data) == data
+
+
 def test_what_only_the_old_data_have_stays(study, tmp_path):
     write(study, tmp_path / "runs", (0,))
     old = gathered(study, tmp_path / "runs")
